@@ -1,0 +1,1 @@
+//! Upload, coalescing, consolidated reads and owned handles of Stash.

@@ -1,0 +1,1 @@
+//! Blob stores of Stash: memory and durable local files, behind one boundary.

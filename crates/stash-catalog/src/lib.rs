@@ -1,0 +1,1 @@
+//! The catalog of Stash: the only crate that speaks SQL.

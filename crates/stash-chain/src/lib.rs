@@ -1,0 +1,1 @@
+//! The protocol of Stash as pure state machines: minting, share merge, accept, trim and drop.

@@ -1,0 +1,1 @@
+//! Parquet bytes to updates and back: sort, consolidate, encode, decode, merge.

@@ -1,0 +1,1 @@
+//! Fault stores, scenarios and oracles for the tests of Stash.

@@ -1,0 +1,1 @@
+//! Nouns of Stash: ids, frontiers, descriptions, shares, descriptors, clock and id source.

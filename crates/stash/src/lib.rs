@@ -1,0 +1,1 @@
+//! Stash: a persist-backed object-store stash for incremental updates.

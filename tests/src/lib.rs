@@ -1,0 +1,1 @@
+//! The tests of Stash as a whole.
