@@ -1,1 +1,12 @@
-//! Blob stores of Stash: memory and durable local files, behind one boundary.
+//! Blob stores: keys and bytes, never shards.
+//!
+//! [`BlobStore`] is the boundary: few operations, each with a typed outcome that says whether the effect
+//! surely did not happen ([`BlobError::Determinate`]) or may have ([`BlobError::Indeterminate`]). The type,
+//! never the message, decides whether a retry is safe.
+//!
+//! [`LocalStore`] keeps durable files, [`ObjectBlobs`] drives any `object_store` (memory now). Whatever
+//! implements the boundary runs [`suite`].
+
+mod store;
+
+pub use store::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};

@@ -1,1 +1,22 @@
-//! The catalog of Stash: the only crate that speaks SQL.
+//! The catalog: the authority on sinks, incarnations, chain, consumers and deletions.
+//!
+//! The only crate that speaks SQL. It decides nothing about the protocol: callers read a view, run the
+//! pure decision of `stash-chain`, and commit by compare-and-set on the head row, which is the fence.
+//! [`Catalog`] is the boundary; [`SqliteCatalog`] is the embedded default, on a file or in memory.
+//! Whatever implements the boundary runs [`suite`].
+//!
+//! Invariants kept here: I8 (the resolved upper moves in the transaction of each outcome), I13, I14, I15 (no
+//! statement enqueues a key that a row references), I16, I20, I21.
+
+mod catalog;
+mod error;
+mod rows;
+
+pub use catalog::{Cas, Catalog};
+pub use error::{CatalogError, Misuse};
+pub use rows::{
+    Acknowledged, BatchRow, ChainSlice, CommitRequest, Committed, ConsumerRow, Declared, DeletionReason,
+    DeletionRow, Dropped, HeadRow, HeadStatus, HistoryFilter, HistoryRow, IncarnationRow, IncarnationState,
+    KeyState, NewBatch, NewSink, OpenIncarnation, Opened, OutcomeKind, PartRow, RegisterConsumer, Resolution,
+    ResolvedOffer, SinkRow, StartAt, View,
+};
