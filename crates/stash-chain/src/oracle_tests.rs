@@ -1,0 +1,1 @@
+//! Property tests against a single-replica oracle.
