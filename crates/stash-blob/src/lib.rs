@@ -5,8 +5,12 @@
 //! never the message, decides whether a retry is safe.
 //!
 //! [`LocalStore`] keeps durable files, [`ObjectBlobs`] drives any `object_store` (memory now). Whatever
-//! implements the boundary runs [`suite`].
+//! implements the boundary runs the `suite`.
 
+mod local;
+mod object;
 mod store;
 
+pub use local::LocalStore;
+pub use object::ObjectBlobs;
 pub use store::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};

@@ -127,3 +127,31 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     /// the whole call is left out.
     fn list(&self, prefix: BlobPrefix) -> BoxStream<'_, Result<BlobEntry, BlobError>>;
 }
+
+#[async_trait]
+impl<S: BlobStore + ?Sized> BlobStore for Arc<S> {
+    fn location(&self) -> String {
+        S::location(self)
+    }
+    async fn put_new(&self, key: &BlobKey, chunks: Vec<Bytes>) -> Result<PutOutcome, BlobError> {
+        S::put_new(self, key, chunks).await
+    }
+    async fn get_range(&self, key: &BlobKey, range: Range<u64>) -> Result<Bytes, BlobError> {
+        S::get_range(self, key, range).await
+    }
+    async fn get(&self, key: &BlobKey, len_max: u64) -> Result<Bytes, BlobError> {
+        S::get(self, key, len_max).await
+    }
+    async fn head(&self, key: &BlobKey) -> Result<Option<u64>, BlobError> {
+        S::head(self, key).await
+    }
+    async fn delete(&self, keys: &[BlobKey]) -> Vec<Deleted> {
+        S::delete(self, keys).await
+    }
+    async fn abort_upload(&self, key: &BlobKey, token: &str) -> Result<(), BlobError> {
+        S::abort_upload(self, key, token).await
+    }
+    fn list(&self, prefix: BlobPrefix) -> BoxStream<'_, Result<BlobEntry, BlobError>> {
+        S::list(self, prefix)
+    }
+}
