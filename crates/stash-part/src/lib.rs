@@ -1,1 +1,22 @@
-//! Parquet bytes to updates and back: sort, consolidate, encode, decode, merge.
+//! Parquet bytes to updates and back: sort, consolidate, merge, encode, decode. Given bytes, returns
+//! updates; never asks where they live. Synchronous, no I/O.
+//!
+//! - [`RowSchema`]: what rows may look like. [`Updates`] and [`Sorted`]: rows, times and diffs in columns.
+//! - [`consolidate`] makes a run, [`RunMerge`] and [`merge_chunks`] merge runs.
+//! - [`PartEncoder`] writes a run into one Parquet object; [`PartLayout`] checks and reads it back.
+//! - [`encode_inline`] and [`decode_inline`]: the same for runs small enough to travel in a message.
+
+mod error;
+mod memory;
+mod merge;
+mod order;
+mod schema;
+mod sort;
+mod updates;
+
+pub use error::PartError;
+pub use merge::{MergeStep, RunMerge, merge_all, merge_chunks};
+pub use order::ORDER_VERSION;
+pub use schema::{DIFF_COLUMN, RowSchema, TIME_COLUMN};
+pub use sort::consolidate;
+pub use updates::{Sorted, Updates};
