@@ -6,7 +6,10 @@
 //! - [`PartEncoder`] writes a run into one Parquet object; [`PartLayout`] checks and reads it back.
 //! - [`encode_inline`] and [`decode_inline`]: the same for runs small enough to travel in a message.
 
+mod encode;
 mod error;
+mod footer;
+mod inline;
 mod memory;
 mod merge;
 mod order;
@@ -14,7 +17,10 @@ mod schema;
 mod sort;
 mod updates;
 
+pub use encode::{EncodeOptions, EncodedPart, PartEncoder, PartMeta};
 pub use error::PartError;
+pub use footer::FORMAT_VERSION;
+pub use inline::{decode_inline, encode_inline};
 pub use merge::{MergeStep, RunMerge, merge_all, merge_chunks};
 pub use order::ORDER_VERSION;
 pub use schema::{DIFF_COLUMN, RowSchema, TIME_COLUMN};

@@ -147,7 +147,7 @@ impl RunMerge {
             return Err(PartError::OutOfOrder { run });
         }
         // The last row is copied out, so that no run keeps two chunks alive.
-        state.last = Some(OrderedRows::new(&one_row(&chunk, chunk.num_rows() - 1)?)?);
+        state.last = Some(OrderedRows::new(&chunk.row(chunk.num_rows() - 1)?)?);
         let bytes_per_row = chunk.memory_bytes() / chunk.num_rows();
         let chunk = Arc::new(Chunk { updates: chunk, rows, bytes_per_row });
         state.head = Some(Head { chunk, row: 0 });
@@ -185,7 +185,6 @@ impl RunMerge {
 
     /// Merges until a run needs its next chunk or a batch is ready.
     fn merge_heads(&mut self) -> Result<(), PartError> {
-        self.release_held()?;
         self.tree = Tree::build(&self.runs);
         let mut streak = (usize::MAX, 0);
         while self.ready.is_empty() {
@@ -293,14 +292,6 @@ impl RunMerge {
         Ok(())
     }
 
-    /// The held chunk goes out before several heads are merged.
-    fn release_held(&mut self) -> Result<(), PartError> {
-        let Some(held) = self.held.take() else { return Ok(()) };
-        let last = held.rows.len() - 1;
-        self.pass(&held.updates.slice(0, last));
-        self.take_row(&held, last)
-    }
-
     /// Gives out `updates` in slices, without copying.
     fn pass(&mut self, updates: &Sorted) {
         let mut from = 0;
@@ -310,15 +301,6 @@ impl RunMerge {
             self.ready.push_back(slice);
         }
     }
-}
-
-/// One row, copied out of its batch.
-fn one_row(chunk: &Sorted, row: usize) -> Result<Updates, PartError> {
-    let index = arrow::array::UInt32Array::from(vec![0]);
-    let row = chunk.updates().slice(row, 1);
-    let batch = arrow::compute::take_record_batch(row.batch(), &index)
-        .map_err(PartError::arrow("copy the last row of a chunk"))?;
-    Updates::checked(chunk.schema(), batch)
 }
 
 /// The end of the stretch of `head` that stands before `second`; at least one row.

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, UInt64Array};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow::buffer::{BooleanBuffer, ScalarBuffer};
-use arrow::compute::{concat_batches, filter_record_batch};
-use arrow::datatypes::{Int64Type, UInt64Type};
+use arrow::compute::{concat_batches, filter_record_batch, take_record_batch};
+use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use stash_types::{Frontier, RunFacts};
 
 use crate::error::PartError;
@@ -176,6 +176,22 @@ impl Updates {
         Self::checked(&self.schema, batch)
     }
 
+    /// One update, copied out of the buffers it lies in.
+    pub(crate) fn row(&self, row: usize) -> Result<Updates, PartError> {
+        let index = UInt32Array::from(vec![0]);
+        let batch = take_record_batch(self.slice(row, 1).batch(), &index)
+            .map_err(PartError::arrow("copy a row out of its batch"))?;
+        Self::checked(&self.schema, batch)?.compacted()
+    }
+
+    /// The same updates, with views that keep no more alive than they show.
+    pub(crate) fn compacted(&self) -> Result<Updates, PartError> {
+        let columns = self.batch.columns().iter().map(compact).collect();
+        let batch = RecordBatch::try_new(self.batch.schema(), columns)
+            .map_err(PartError::arrow("compact a batch"))?;
+        Ok(Updates { batch, ..self.clone() })
+    }
+
     /// Counts over these updates; exact only as a run's facts once consolidated.
     pub fn facts(&self) -> RunFacts {
         if self.is_empty() {
@@ -193,6 +209,16 @@ impl Updates {
     /// Wraps a batch of the full stored schema that this crate made from checked updates.
     pub(crate) fn checked(schema: &RowSchema, batch: RecordBatch) -> Result<Updates, PartError> {
         Self::new(schema, batch)
+    }
+}
+
+/// Copies the values that views point at, so that they no longer keep their old buffers alive; other arrays
+/// own no more than they show.
+pub(crate) fn compact(array: &ArrayRef) -> ArrayRef {
+    match array.data_type() {
+        DataType::Utf8View => Arc::new(array.as_string_view().gc()),
+        DataType::BinaryView => Arc::new(array.as_binary_view().gc()),
+        _ => Arc::clone(array),
     }
 }
 
