@@ -72,6 +72,11 @@ impl Rendering {
     pub fn new(as_of: u64) -> Rendering {
         Rendering { as_of, resolved: Frontier::at(as_of), open: true, last: None }
     }
+
+    /// Whether no batch of it is resolved yet: while it is open, its as-of counts for the read hold (I10).
+    pub fn awaits_first(&self) -> bool {
+        self.resolved == Frontier::at(self.as_of)
+    }
 }
 
 /// A batch as it is offered, as far as the decision cares.
@@ -115,7 +120,8 @@ pub struct Take {
     pub status: Status,
     /// The incarnation's new resolved upper: that of the whole batch.
     pub resolved: Frontier,
-    /// The batch carries no update at all: the last row is extended, no row is written.
+    /// The batch carries no update at all: the last row is extended, no row is written. (If it carries some, but
+    /// [`keeps`] leaves nothing of them, the caller may do the same.)
     pub empty: bool,
 }
 
@@ -132,7 +138,8 @@ pub enum Decision {
         /// The incarnation's new resolved upper.
         resolved: Frontier,
     },
-    /// Accept nothing and delete the batch's blobs. If it owns none, nothing need be written.
+    /// Accept nothing and delete the batch's blobs. Whether that needs a transaction, [`Decision::must_commit`]
+    /// says.
     Drop {
         /// The incarnation's new resolved upper.
         resolved: Frontier,
@@ -152,8 +159,19 @@ impl Decision {
         }
     }
 
-    /// Makes of the two rows what the decision says, once it is durable. A drop that owned no blob need not be
-    /// applied.
+    /// Whether this needs a transaction. A drop that owns no blob writes nothing, except for the incarnation's
+    /// first: the inputs hold its as-of until that one is resolved (I10), and a replica that loses every race with
+    /// small updates would else hold them forever.
+    pub fn must_commit(&self, rendering: &Rendering, owns_blobs: bool) -> bool {
+        match self {
+            Decision::Take(_) | Decision::Poison { .. } => true,
+            Decision::Drop { .. } => owns_blobs || rendering.awaits_first(),
+            Decision::Recorded(_) => false,
+        }
+    }
+
+    /// Makes of the two rows what the decision says, once it is durable. Not to be called for a drop that was
+    /// not committed.
     pub fn apply(&self, description: Description, head: &mut Head, rendering: &mut Rendering) {
         let (outcome, resolved) = match self {
             Decision::Take(Take { outcome, piece: _, upper, status, resolved, empty: _ }) => {
@@ -243,6 +261,9 @@ pub fn keeps(facts: &RunFacts, piece: &Description) -> bool {
 
 fn recorded(rendering: &Rendering, description: Description) -> Result<Decision, ChainError> {
     match rendering.last {
+        _ if description.lower() < Frontier::at(rendering.as_of) => {
+            Err(ChainError::OutOfOrder { description, resolved: rendering.resolved })
+        }
         Some((last, outcome)) if last == description => Ok(Decision::Recorded(Some(outcome))),
         // It ends within the last one, or with it, but is another: no incarnation cuts one time twice.
         Some((last, _)) if last.lower() < description.upper() => {
