@@ -5,12 +5,15 @@
 //! never the message, decides whether a retry is safe.
 //!
 //! [`LocalStore`] keeps durable files, [`ObjectBlobs`] drives any `object_store` (memory now). Whatever
-//! implements the boundary runs the `suite`.
+//! implements the boundary runs the [`suite`].
 
 mod local;
+mod marker;
 mod object;
 mod store;
+pub mod suite;
 
 pub use local::LocalStore;
+pub use marker::{ClaimError, FORMAT, StashMarker, claim, read_marker};
 pub use object::ObjectBlobs;
 pub use store::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};

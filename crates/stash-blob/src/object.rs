@@ -302,3 +302,6 @@ fn write_error(op: &'static str, key: &str, error: Error) -> BlobError {
 fn determinate(op: &'static str, key: String, what: &str, retry: bool, error: Error) -> BlobError {
     BlobError::Determinate { op, key, what: what.to_owned(), retry, source: Some(Arc::new(error)) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,17 +53,19 @@ impl Root {
         };
         let path = std::path::absolute(path).map_err(|error| fail(path, "resolving", &error))?;
         let mut missing: Vec<&Path> = path.ancestors().take_while(|folder| !folder.exists()).collect();
+        let created = !missing.is_empty();
         while let Some(folder) = missing.pop() {
             match std::fs::create_dir(folder) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                     return Err(fail(folder, "creating", &error));
                 }
-                _ => {}
+                _ => sync_parent(folder).map_err(|(parent, error)| fail(&parent, "syncing", &error))?,
             }
-            let parent = folder.parent().unwrap_or(Path::new("/"));
-            std::fs::File::open(parent)
-                .and_then(|parent| parent.sync_all())
-                .map_err(|error| fail(parent, "syncing", &error))?;
+        }
+        if !created {
+            // SUBTLE: another process may have made it a moment ago. The parent of an old root may be
+            // closed to us, which is no reason to refuse.
+            let _ = sync_parent(&path);
         }
         let real = path.canonicalize().map_err(|error| fail(&path, "opening", &error))?;
         let fd = retry_on_intr(|| openat(rustix::fs::CWD, &real, FOLDER, Mode::empty()))
@@ -191,6 +193,12 @@ impl Chain<'_> {
         }
         if removed { self.sync_deepest() } else { Ok(()) }
     }
+}
+
+fn sync_parent(folder: &Path) -> Result<(), (PathBuf, std::io::Error)> {
+    let parent = folder.parent().unwrap_or(Path::new("/"));
+    let synced = std::fs::File::open(parent).and_then(|parent| parent.sync_all());
+    synced.map_err(|error| (parent.to_owned(), error))
 }
 
 fn sync(fd: &OwnedFd) -> Result<(), Errno> {

@@ -196,12 +196,12 @@ impl Files {
                 chain.sync().map_err(surely_not)?;
                 Ok(PutOutcome::Exists)
             }
-            Err(failure) => {
+            Err(undone) => {
                 self.remove_temp(&chain, &temp.name);
                 if let Err(left) = chain.sync_and_prune() {
                     tracing::warn!(at = %left.at.display(), errno = %left.errno, "clean-up after a failed PUT");
                 }
-                Err(surely_not(failure))
+                Err(undone.error("put", key))
             }
         }
     }
@@ -235,25 +235,28 @@ impl Files {
         file: &str,
         temp: &mut Temp,
         chunks: &[Bytes],
-    ) -> Result<bool, Failure> {
-        let fail = |doing, errno| chain.failure(&temp.name, doing, errno);
-        self.probe(Step::Write).map_err(|errno| fail("writing", errno))?;
+    ) -> Result<bool, Undone> {
+        let name = temp.name.as_str();
+        let surely = |doing, errno| Undone::Surely(chain.failure(name, doing, errno));
+        self.probe(Step::Write).map_err(|errno| surely("writing", errno))?;
         for chunk in chunks {
-            temp.file.write_all(chunk).map_err(|error| fail("writing", errno_of(&error)))?;
+            temp.file.write_all(chunk).map_err(|error| surely("writing", errno_of(&error)))?;
         }
-        self.probe(Step::SyncFile).map_err(|errno| fail("syncing", errno))?;
-        temp.file.sync_all().map_err(|error| fail("syncing", errno_of(&error)))?;
-        self.probe(Step::Link).map_err(|errno| fail("publishing", errno))?;
-        match linkat(chain.fd(), temp.name.as_str(), chain.fd(), file, AtFlags::empty()) {
+        self.probe(Step::SyncFile).map_err(|errno| surely("syncing", errno))?;
+        temp.file.sync_all().map_err(|error| surely("syncing", errno_of(&error)))?;
+        let linked = self
+            .probe(Step::Link)
+            .and_then(|()| linkat(chain.fd(), name, chain.fd(), file, AtFlags::empty()));
+        match linked {
             Ok(()) => Ok(true),
-            Err(Errno::EXIST) => match chain.stat(file)? {
+            Err(Errno::EXIST) => match chain.stat(file).map_err(Undone::Surely)? {
                 Some((kind, _)) if kind != FileType::RegularFile => {
-                    Err(chain.failure(file, "publishing", not_a_file(kind)))
+                    Err(Undone::Surely(chain.failure(file, "publishing", not_a_file(kind))))
                 }
                 _ => Ok(false),
             },
-            // Somebody aborted this very upload: whoever asks again must know that it was judged dead.
-            Err(errno) => Err(fail("publishing", errno)),
+            // NOENT among them: somebody aborted this very upload, having judged its writer dead.
+            Err(errno) => Err(Undone::of(chain.failure(name, "publishing", errno))),
         }
     }
 
@@ -355,8 +358,7 @@ impl Files {
             let results =
                 self.remove(folder, &names).into_iter().zip(files).map(|(result, key)| match result {
                     Ok(there) => Ok(there),
-                    Err(Unremoved::Still(failure)) => Err(failure.determinate("delete", key.as_str())),
-                    Err(Unremoved::Perhaps(failure)) => Err(failure.indeterminate("delete", key.as_str())),
+                    Err(undone) => Err(undone.error("delete", key)),
                 });
             outcomes.extend(indexes.iter().copied().zip(results));
         }
@@ -377,35 +379,32 @@ impl Files {
         let (folder, file) = split(key);
         let name = temp::temp_name(file, token);
         for result in self.remove(folder, &[&name]) {
-            result.map_err(|unremoved| match unremoved {
-                Unremoved::Still(failure) => failure.determinate("abort upload", key.as_str()),
-                Unremoved::Perhaps(failure) => failure.indeterminate("abort upload", key.as_str()),
-            })?;
+            result.map_err(|undone| undone.error("abort upload", key))?;
         }
         Ok(())
     }
 
     /// Removes `names` from `folder` with one sync, and the folder too once it is empty. One result per
     /// name: whether it was there.
-    fn remove(&self, folder: &str, names: &[&str]) -> Vec<Result<bool, Unremoved>> {
-        let all = |at: &Failure, wrap: fn(Failure) -> Unremoved| -> Vec<Result<bool, Unremoved>> {
+    fn remove(&self, folder: &str, names: &[&str]) -> Vec<Result<bool, Undone>> {
+        let all = |at: &Failure, wrap: fn(Failure) -> Undone| -> Vec<Result<bool, Undone>> {
             let copy = || Failure { at: at.at.clone(), doing: at.doing, errno: at.errno };
             names.iter().map(|_| Err(wrap(copy()))).collect()
         };
         let chain = match self.root.descend(folder) {
             Ok(chain) => chain,
-            Err(failure) => return all(&failure, Unremoved::Still),
+            Err(failure) => return all(&failure, Undone::Surely),
         };
         if !chain.whole {
             // SUBTLE: whoever removed the folder synced it first, so what was in it is durably gone.
             return names.iter().map(|_| Ok(false)).collect();
         }
-        let mut results: Vec<Result<bool, Unremoved>> = Vec::with_capacity(names.len());
+        let mut results: Vec<Result<bool, Undone>> = Vec::with_capacity(names.len());
         for name in names {
             results.push(match unlinkat(chain.fd(), *name, AtFlags::empty()) {
                 Ok(()) => Ok(true),
                 Err(Errno::NOENT) => Ok(false),
-                Err(errno) => Err(Unremoved::Still(chain.failure(name, "deleting", errno))),
+                Err(errno) => Err(Undone::of(chain.failure(name, "deleting", errno))),
             });
         }
         // SUBTLE: also when nothing was there: an earlier try may have unlinked and failed to sync.
@@ -415,7 +414,7 @@ impl Files {
             .and_then(|()| chain.sync_and_prune());
         match synced {
             Ok(()) => results,
-            Err(failure) => all(&failure, Unremoved::Perhaps),
+            Err(failure) => all(&failure, Undone::Perhaps),
         }
     }
 
@@ -443,10 +442,26 @@ struct Temp {
     file: File,
 }
 
-/// Why a name may still be there.
-enum Unremoved {
-    Still(Failure),
+/// A change that was refused.
+enum Undone {
+    /// It surely did not happen.
+    Surely(Failure),
+    /// It may have.
     Perhaps(Failure),
+}
+
+impl Undone {
+    /// SUBTLE: a disk that reports an error in the middle of a change of a folder may have made it.
+    fn of(failure: Failure) -> Undone {
+        if failure.errno == Errno::IO { Undone::Perhaps(failure) } else { Undone::Surely(failure) }
+    }
+
+    fn error(self, op: &'static str, key: &BlobKey) -> BlobError {
+        match self {
+            Undone::Surely(failure) => failure.determinate(op, key.as_str()),
+            Undone::Perhaps(failure) => failure.indeterminate(op, key.as_str()),
+        }
+    }
 }
 
 /// A key's folder (no closing slash, empty for the root) and file name.
