@@ -8,9 +8,13 @@
 //! Invariants kept here: I8 (the resolved upper moves in the transaction of each outcome), I13, I14, I15 (no
 //! statement enqueues a key that a row references), I16, I20, I21.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::as_conversions))]
+
 mod catalog;
 mod error;
 mod rows;
+mod sqlite;
+pub mod testing;
 
 pub use catalog::{Cas, Catalog};
 pub use error::{CatalogError, Misuse};
@@ -20,3 +24,4 @@ pub use rows::{
     KeyState, NewBatch, NewSink, OpenIncarnation, Opened, OutcomeKind, PartRow, RegisterConsumer, Resolution,
     ResolvedOffer, SinkRow, StartAt, View,
 };
+pub use sqlite::SqliteCatalog;

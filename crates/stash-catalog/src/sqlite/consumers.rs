@@ -1,0 +1,193 @@
+//! Consumers: named, one session each, and what they have acknowledged.
+
+use stash_types::{ConsumerName, Frontier, SessionId, SinkId};
+
+use super::connection::Write;
+use super::decode::{Fields, bytes};
+use super::{Result, SqliteCatalog, release};
+use crate::rows::{Acknowledged, ConsumerRow, HeadRow, RegisterConsumer, StartAt};
+use crate::{CatalogError, Misuse};
+
+async fn find(write: &mut Write<'_>, sink: SinkId, name: &ConsumerName) -> Result<Option<ConsumerRow>> {
+    sqlx::query("SELECT name, acked, session, seen FROM consumers WHERE sink = ? AND name = ?")
+        .bind(sink.to_string())
+        .bind(name.as_str())
+        .fetch_optional(&mut *write.tx)
+        .await
+        .map_err(|error| write.failed(error))?
+        .map(|row| Fields::new(&write.catalog.location, "consumers", &row).consumer())
+        .transpose()
+}
+
+async fn as_of(write: &mut Write<'_>, sink: SinkId) -> Result<Frontier> {
+    let row = sqlx::query("SELECT id, as_of FROM sinks WHERE id = ?")
+        .bind(sink.to_string())
+        .fetch_one(&mut *write.tx)
+        .await
+        .map_err(|error| write.failed(error))?;
+    Fields::new(&write.catalog.location, "sinks", &row).frontier("as_of")
+}
+
+/// Registers a consumer, or opens a new session of a known one, which fences the older.
+///
+/// Releases nothing by itself: a first consumer that starts at the chain's upper lets go of what lies
+/// before it with its first acknowledgement, so that a second one still has time to start earlier.
+pub(super) async fn register(catalog: &SqliteCatalog, request: RegisterConsumer) -> Result<ConsumerRow> {
+    const OP: &str = "register consumer";
+    let RegisterConsumer { sink, consumer, session, start } = request;
+    let mut held = catalog.writer(OP).await?;
+    let mut write = catalog.write(OP, &mut held).await?;
+    let head = write.take_live_head(sink, 1).await?;
+    let acked = match find(&mut write, sink, &consumer).await? {
+        Some(known) => known.acked,
+        None => start_at(&mut write, &head, &consumer, start).await?,
+    };
+    sqlx::query(
+        "INSERT INTO consumers (sink, name, acked, session, seen) VALUES (?, ?, ?, ?, ?)
+         ON CONFLICT (sink, name) DO UPDATE SET session = excluded.session, seen = excluded.seen",
+    )
+    .bind(sink.to_string())
+    .bind(consumer.as_str())
+    .bind(bytes(acked))
+    .bind(session.to_string())
+    .bind(write.at())
+    .execute(&mut *write.tx)
+    .await
+    .map_err(|error| write.failed(error))?;
+    write.record(sink, None, "registered", &format!("{consumer} at {acked}, session {session}")).await?;
+    let revision = write.stamp(sink).await?;
+    let seen = write.now;
+    write.commit(revision).await?;
+    Ok(ConsumerRow { name: consumer, acked, session, seen })
+}
+
+async fn start_at(
+    write: &mut Write<'_>,
+    head: &HeadRow,
+    consumer: &ConsumerName,
+    start: StartAt,
+) -> Result<Frontier> {
+    let earliest = head.released.max(head.expired);
+    match start {
+        StartAt::Now => Ok(head.upper),
+        StartAt::Earliest => Ok(earliest),
+        StartAt::Beginning => {
+            let as_of = as_of(write, head.sink).await?;
+            match earliest > as_of {
+                true => Err(Misuse::BeginningGone { consumer: consumer.clone(), earliest }.into()),
+                false => Ok(as_of),
+            }
+        }
+    }
+}
+
+/// The sink's consumers by name.
+pub(super) async fn all(catalog: &SqliteCatalog, sink: SinkId) -> Result<Vec<ConsumerRow>> {
+    const OP: &str = "consumers";
+    let mut held = catalog.reader(OP).await?;
+    let mut snapshot = catalog.read(OP, &mut held).await?;
+    super::chain::head_in(catalog, &mut snapshot, sink).await?;
+    let rows = sqlx::query("SELECT name, acked, session, seen FROM consumers WHERE sink = ? ORDER BY name")
+        .bind(sink.to_string())
+        .fetch_all(&mut *snapshot)
+        .await
+        .map_err(|error| catalog.failed(OP, error))?;
+    rows.iter().map(|row| Fields::new(&catalog.location, "consumers", row).consumer()).collect()
+}
+
+/// Forgets a consumer, and releases what only it held. The last one leaving releases nothing.
+pub(super) async fn unregister(
+    catalog: &SqliteCatalog,
+    sink: SinkId,
+    consumer: &ConsumerName,
+) -> Result<bool> {
+    const OP: &str = "unregister consumer";
+    let mut held = catalog.writer(OP).await?;
+    let mut write = catalog.write(OP, &mut held).await?;
+    let head = write.take_head(sink, 1).await?;
+    let gone = sqlx::query("DELETE FROM consumers WHERE sink = ? AND name = ?")
+        .bind(sink.to_string())
+        .bind(consumer.as_str())
+        .execute(&mut *write.tx)
+        .await
+        .map_err(|error| write.failed(error))?;
+    if gone.rows_affected() == 0 {
+        return Ok(false);
+    }
+    write.record(sink, None, "unregistered", consumer.as_str()).await?;
+    release::release(&mut write, &head).await?;
+    let revision = write.stamp(sink).await?;
+    write.commit(revision).await?;
+    Ok(true)
+}
+
+/// Acknowledges everything below `upper`.
+pub(super) async fn acknowledge(
+    catalog: &SqliteCatalog,
+    sink: SinkId,
+    consumer: &ConsumerName,
+    session: SessionId,
+    upper: Frontier,
+) -> Result<Acknowledged> {
+    const OP: &str = "acknowledge";
+    let mut held = catalog.writer(OP).await?;
+    let mut write = catalog.write(OP, &mut held).await?;
+    let head = write.take_live_head(sink, 0).await?;
+    let Some(known) = find(&mut write, sink, consumer).await? else {
+        return Err(Misuse::NoSuchConsumer { sink, consumer: consumer.clone() }.into());
+    };
+    if known.session != session {
+        return Err(CatalogError::SessionFenced { sink, consumer: consumer.clone() });
+    }
+    if upper == known.acked {
+        return Ok(Acknowledged { released: 0, queued: 0 });
+    }
+    if upper < known.acked || !is_boundary(&mut write, &head, upper).await? {
+        return Err(Misuse::NotABatchUpper {
+            consumer: consumer.clone(),
+            upper,
+            acked: known.acked,
+            chain_upper: head.upper,
+        }
+        .into());
+    }
+    sqlx::query("UPDATE consumers SET acked = ?, seen = ? WHERE sink = ? AND name = ?")
+        .bind(bytes(upper))
+        .bind(write.at())
+        .bind(sink.to_string())
+        .bind(consumer.as_str())
+        .execute(&mut *write.tx)
+        .await
+        .map_err(|error| write.failed(error))?;
+    let done = release::release(&mut write, &head).await?;
+    let revision = write.stamp(sink).await?;
+    write.commit(revision).await?;
+    Ok(done)
+}
+
+/// Whether the chain can be cut at `upper` without cutting a batch: it is the upper of a batch, or lies where
+/// the chain is proven empty, which is anywhere up to a row's extent, and anywhere in a row without updates.
+///
+/// SUBTLE: a row's extent grows while a consumer still reads it. What it was told at the time must stay
+/// acknowledgeable, so the rule is about the range and not about the extent of this moment.
+async fn is_boundary(write: &mut Write<'_>, head: &HeadRow, upper: Frontier) -> Result<bool> {
+    if upper >= head.upper {
+        return Ok(upper == head.upper);
+    }
+    let row = sqlx::query(
+        "SELECT seq, lower, upper, kind FROM batches WHERE sink = ? AND linked = 1 AND extent >= ?
+         ORDER BY extent LIMIT 1",
+    )
+    .bind(head.sink.to_string())
+    .bind(bytes(upper))
+    .fetch_optional(&mut *write.tx)
+    .await
+    .map_err(|error| write.failed(error))?;
+    let Some(row) = row else { return Ok(false) };
+    let fields = Fields::new(&write.catalog.location, "batches", &row);
+    let from = match fields.text("kind")?.as_str() {
+        "updates" => fields.frontier("upper")?,
+        _ => fields.frontier("lower")?,
+    };
+    Ok(upper >= from)
+}

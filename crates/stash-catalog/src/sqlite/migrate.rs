@@ -1,0 +1,206 @@
+//! Migrations: opening a file brings it to the version of this build, or refuses it by name.
+//!
+//! Everything between the first look at the file and the catalog's own row happens under an exclusive OS
+//! lock on `<catalog>.lock`, which is made beside the file and stays there. Without it, processes that open
+//! a fresh file at once run into one another's switch to the write-ahead log and fail. The lock is the
+//! operating system's and goes with the process that held it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::{ConnectOptions, Connection, Row, SqlSafeStr, SqliteConnection};
+use stash_types::{CatalogId, IdSource, Timestamp};
+
+use super::Result;
+use super::connection::{failure, options, quietly, writer_options};
+use super::decode::{Fields, int};
+use crate::CatalogError;
+
+/// Every migration there is, by its number.
+const MIGRATIONS: &[(i64, &str, &str)] =
+    &[(1, "catalog", include_str!("../../../../migrations/sqlite/0001_catalog.sql"))];
+
+const OP: &str = "open";
+
+/// How long to wait for another process that migrates.
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait between two looks at the lock.
+const LOCK_POLL: Duration = Duration::from_millis(5);
+
+/// The schema version this build writes.
+pub(super) fn known_version() -> i64 {
+    MIGRATIONS.iter().map(|(version, _, _)| *version).max().unwrap_or(0)
+}
+
+/// Opens the writing connection of a file and brings the file to this build's version.
+pub(super) async fn open_file(
+    path: &Path,
+    location: &str,
+    busy: Duration,
+    now: Timestamp,
+    ids: &dyn IdSource,
+) -> Result<(SqliteConnection, CatalogId, u64)> {
+    let lock = lock(path, location).await?;
+    refuse_newer(path, location, busy).await?;
+    let mut writer =
+        writer_options(path, busy).connect().await.map_err(|error| failure(location, OP, error))?;
+    let (id, revision) = migrate(&mut writer, location, now, ids).await?;
+    drop(lock);
+    Ok((writer, id, revision))
+}
+
+/// Brings an open database to this build's version and reads, or draws, its identity.
+pub(super) async fn migrate(
+    writer: &mut SqliteConnection,
+    location: &str,
+    now: Timestamp,
+    ids: &dyn IdSource,
+) -> Result<(CatalogId, u64)> {
+    let migrations = MIGRATIONS
+        .iter()
+        .map(|(version, noun, sql)| {
+            Migration::new(*version, (*noun).into(), MigrationType::Simple, sql.into_sql_str(), false)
+        })
+        .collect();
+    Migrator::with_migrations(migrations)
+        .run(&mut *writer)
+        .await
+        .map_err(|error| refused(location, error))?;
+    sqlx::query("INSERT OR IGNORE INTO catalog (one, id, revision, created) VALUES (1, ?, 0, ?)")
+        .bind(CatalogId::from_uuid(ids.random()).to_string())
+        .bind(int(now.0))
+        .execute(&mut *writer)
+        .await
+        .map_err(|error| failure(location, OP, error))?;
+    let row = sqlx::query("SELECT one, id, revision FROM catalog WHERE one = 1")
+        .fetch_one(&mut *writer)
+        .await
+        .map_err(|error| failure(location, OP, error))?;
+    let fields = Fields::new(location, "catalog", &row);
+    Ok((fields.parse("id")?, fields.u64("revision")?))
+}
+
+/// Looks at the file before anything is written to it.
+async fn refuse_newer(path: &Path, location: &str, busy: Duration) -> Result<()> {
+    match tokio::fs::metadata(path).await {
+        Ok(file) if file.len() > 0 => {}
+        _ => return Ok(()),
+    }
+    let mut look = options(path, busy)
+        .pragma("query_only", "ON")
+        .connect()
+        .await
+        .map_err(|error| failure(location, OP, error))?;
+    let verdict = version(&mut look, location).await;
+    quietly(look.close().await);
+    let (found, known) = (verdict?, known_version());
+    if found > known {
+        return Err(CatalogError::Newer { location: location.to_owned(), found, known });
+    }
+    Ok(())
+}
+
+/// The version of the file; 0 for one without tables.
+async fn version(look: &mut SqliteConnection, location: &str) -> Result<i64> {
+    let failed = |error| failure(location, OP, error);
+    let row = sqlx::query(
+        "SELECT COUNT(*) AS tables, COALESCE(SUM(name = '_sqlx_migrations'), 0) AS ours
+         FROM sqlite_schema WHERE type = 'table'",
+    )
+    .fetch_one(&mut *look)
+    .await
+    .map_err(failed)?;
+    let (tables, ours): (i64, i64) =
+        (row.try_get("tables").map_err(failed)?, row.try_get("ours").map_err(failed)?);
+    if ours == 0 && tables > 0 {
+        return Err(determinate(
+            location,
+            "the file is a database of something else: name another file".to_owned(),
+            None,
+        ));
+    }
+    if ours == 0 {
+        return Ok(0);
+    }
+    let row = sqlx::query("SELECT COALESCE(MAX(version), 0) AS version FROM _sqlx_migrations")
+        .fetch_one(&mut *look)
+        .await
+        .map_err(failed)?;
+    row.try_get("version").map_err(failed)
+}
+
+fn refused(location: &str, error: MigrateError) -> CatalogError {
+    match error {
+        MigrateError::VersionMissing(found) => {
+            CatalogError::Newer { location: location.to_owned(), found, known: known_version() }
+        }
+        MigrateError::VersionMismatch(version) => determinate(
+            location,
+            format!(
+                "migration {version} was applied with another text than this build has: \
+                 use the build that wrote the catalog, or restore the migration's file"
+            ),
+            None,
+        ),
+        MigrateError::Execute(error) => failure(location, OP, error),
+        other => determinate(location, format!("the migration failed: {other}"), Some(Arc::new(other))),
+    }
+}
+
+fn determinate(
+    location: &str,
+    what: String,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+) -> CatalogError {
+    CatalogError::Determinate { location: location.to_owned(), op: OP, what, retry: false, source }
+}
+
+/// The lock file of a catalog.
+fn lock_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+/// Takes the exclusive OS lock; it is let go when the file is dropped.
+async fn lock(path: &Path, location: &str) -> Result<File> {
+    let lock_path = lock_path(path);
+    let named = lock_path.display().to_string();
+    let failed = |what: String, error: std::io::Error| determinate(location, what, Some(Arc::new(error)));
+    let opened = tokio::task::spawn_blocking(move || {
+        File::options().create(true).truncate(false).write(true).open(lock_path)
+    })
+    .await;
+    let file = match opened {
+        Ok(Ok(file)) => file,
+        Ok(Err(error)) => {
+            return Err(failed(format!("cannot make {named}: check that its folder exists"), error));
+        }
+        Err(error) => return Err(failed(format!("cannot make {named}"), error.into())),
+    };
+    let start = tokio::time::Instant::now();
+    loop {
+        // Trying does not block; waiting inside the lock would hold a thread that no shutdown can wake.
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(std::fs::TryLockError::WouldBlock) if start.elapsed() < LOCK_PATIENCE => {
+                tokio::time::sleep(LOCK_POLL).await;
+            }
+            Err(std::fs::TryLockError::WouldBlock) => {
+                return Err(CatalogError::Determinate {
+                    location: location.to_owned(),
+                    op: OP,
+                    what: format!("another process has held {named} for {} s", LOCK_PATIENCE.as_secs()),
+                    retry: true,
+                    source: None,
+                });
+            }
+            Err(std::fs::TryLockError::Error(error)) => {
+                return Err(failed(format!("cannot lock {named}: is it on a local disk?"), error));
+            }
+        }
+    }
+}
