@@ -135,8 +135,9 @@ impl PartEncoder {
         }
         let sink = ChunkSink::new(options.chunk_bytes);
         let writer_options = ArrowWriterOptions::new().with_properties(properties());
-        let writer = ArrowWriter::try_new_with_options(sink, Arc::clone(schema.full_schema()), writer_options)
-            .map_err(PartError::parquet("open a part for writing"))?;
+        let writer =
+            ArrowWriter::try_new_with_options(sink, Arc::clone(schema.full_schema()), writer_options)
+                .map_err(PartError::parquet("open a part for writing"))?;
         Ok(PartEncoder {
             schema: schema.clone(),
             meta,
@@ -210,7 +211,16 @@ impl PartEncoder {
             let what = "a part's footer; write smaller parts or fewer columns: it";
             return Err(PartError::TooLarge { what, bytes: tail_len, max: TAIL_BYTES_MAX });
         }
-        Ok(EncodedPart { chunks, len, tail_len, tail_digest, digest, facts: self.facts, schema, meta: self.meta })
+        Ok(EncodedPart {
+            chunks,
+            len,
+            tail_len,
+            tail_digest,
+            digest,
+            facts: self.facts,
+            schema,
+            meta: self.meta,
+        })
     }
 
     fn check_times(&self, updates: &Sorted) -> Result<(), PartError> {
@@ -284,7 +294,10 @@ impl PartEncoder {
 
 impl std::fmt::Debug for PartEncoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PartEncoder").field("meta", &self.meta).field("facts", &self.facts()).finish_non_exhaustive()
+        f.debug_struct("PartEncoder")
+            .field("meta", &self.meta)
+            .field("facts", &self.facts())
+            .finish_non_exhaustive()
     }
 }
 

@@ -83,9 +83,10 @@ impl FooterFacts {
         let small = |key: &'static str| parse::<u32>(key, text(key)?);
         let at = |key| number(key).map(Frontier::at);
         let (lower, upper, since) = (at("lower")?, at("upper")?, at("since")?);
-        let description = Description::new(lower, upper)
-            .filter(|description| description.since() == since)
-            .ok_or_else(|| PartError::corrupt("the footer's description covers no time, or has a since"))?;
+        let description =
+            Description::new(lower, upper).filter(|description| description.since() == since).ok_or_else(
+                || PartError::corrupt("the footer's description covers no time, or has a since"),
+            )?;
         let row_groups = text("row_groups")?;
         let row_groups = serde_json::from_str(row_groups)
             .map_err(|error| PartError::corrupt(format!("stash.row_groups: {error}")))?;
@@ -104,9 +105,10 @@ impl FooterFacts {
                 max_time: number("max_time")?,
                 uncompressed_bytes: number("uncompressed_bytes")?,
             },
-            schema: SchemaFingerprint(hex::parse(text("schema")?).ok_or_else(|| {
-                PartError::corrupt("stash.schema is not a digest")
-            })?),
+            schema: SchemaFingerprint(
+                hex::parse(text("schema")?)
+                    .ok_or_else(|| PartError::corrupt("stash.schema is not a digest"))?,
+            ),
             row_groups,
         })
     }

@@ -89,7 +89,8 @@ fn decode_payload(schema: &RowSchema, payload: &[u8]) -> Result<Updates, PartErr
     let header_len = u32::from_le_bytes([a, b, c, d]) as usize;
     let header_end = PREAMBLE.saturating_add(header_len);
     let header = payload.get(PREAMBLE..header_end).ok_or_else(|| damaged("is cut short"))?;
-    let body = payload.get(header_end.next_multiple_of(ALIGNMENT)..).ok_or_else(|| damaged("is cut short"))?;
+    let body =
+        payload.get(header_end.next_multiple_of(ALIGNMENT)..).ok_or_else(|| damaged("is cut short"))?;
     let message = ipc::root_as_message(header).map_err(|error| damaged(&error.to_string()))?;
     let batch = message.header_as_record_batch().ok_or_else(|| damaged("holds no record batch"))?;
     if batch.compression().is_some() {
@@ -100,7 +101,8 @@ fn decode_payload(schema: &RowSchema, payload: &[u8]) -> Result<Updates, PartErr
     aligned.extend_from_slice(body);
     let buffer = Buffer::from(aligned);
     let full = Arc::clone(schema.full_schema());
-    let batch = ipc::reader::read_record_batch(&buffer, batch, full, &HashMap::new(), None, &message.version())
-        .map_err(|error| damaged(&error.to_string()))?;
+    let batch =
+        ipc::reader::read_record_batch(&buffer, batch, full, &HashMap::new(), None, &message.version())
+            .map_err(|error| damaged(&error.to_string()))?;
     Updates::checked(schema, batch).map_err(|error| damaged(&error.to_string()))
 }

@@ -6,6 +6,7 @@
 //! - [`PartEncoder`] writes a run into one Parquet object; [`PartLayout`] checks and reads it back.
 //! - [`encode_inline`] and [`decode_inline`]: the same for runs small enough to travel in a message.
 
+mod decode;
 mod encode;
 mod error;
 mod footer;
@@ -15,8 +16,15 @@ mod merge;
 mod order;
 mod schema;
 mod sort;
+mod thrift;
 mod updates;
 
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use decode::{PartLayout, RowGroupSpan, tail_range, verify_whole};
 pub use encode::{EncodeOptions, EncodedPart, PartEncoder, PartMeta};
 pub use error::PartError;
 pub use footer::FORMAT_VERSION;

@@ -414,7 +414,8 @@ impl Output {
                     .map_err(PartError::arrow("gather merged rows; merge into smaller batches"))
             })
             .collect::<Result<Vec<ArrayRef>, _>>()?;
-        let updates = Updates::from_columns(schema, columns, self.times.into(), Int64Array::from(self.diffs))?;
+        let updates =
+            Updates::from_columns(schema, columns, self.times.into(), Int64Array::from(self.diffs))?;
         Ok(Sorted::vouch(updates))
     }
 }
