@@ -171,7 +171,8 @@ impl Decision {
     }
 
     /// Makes of the two rows what the decision says, once it is durable. Not to be called for a drop that was
-    /// not committed.
+    /// not committed. To let queued batches of one incarnation share a transaction, decide and apply one after the
+    /// other on copies of the rows, then write what the copies say.
     pub fn apply(&self, description: Description, head: &mut Head, rendering: &mut Rendering) {
         let (outcome, resolved) = match self {
             Decision::Take(Take { outcome, piece: _, upper, status, resolved, empty: _ }) => {

@@ -28,6 +28,15 @@ pub enum Grant {
 }
 
 /// What to answer a replica that wants to render the sink of this chain.
+///
+/// ```
+/// use stash_chain::{ChainRules, Grant, Head, Status, grant};
+/// use stash_types::Frontier;
+///
+/// let rules = ChainRules { as_of: 5, up_to: Frontier::EMPTY, seals: false };
+/// let head = Head { upper: Frontier::at(30), status: Status::Open };
+/// assert_eq!(grant(rules, &head), Grant::Render { as_of: 29, floor: Frontier::at(30) });
+/// ```
 pub fn grant(rules: ChainRules, head: &Head) -> Grant {
     match &head.status {
         Status::Dropped => Grant::Dropped,

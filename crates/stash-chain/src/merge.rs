@@ -110,6 +110,28 @@ struct Open<P> {
 
 /// Merges the shares of one incarnation.
 ///
+/// ```
+/// use std::num::NonZeroU32;
+/// use stash_chain::{Minted, ShareMerge};
+/// use stash_types::{Description, Frontier, IncarnationId, Share, ShareMessage, SinkId, WorkerIndex};
+/// use uuid::Uuid;
+///
+/// let (sink, incarnation) = (SinkId::from_uuid(Uuid::nil()), IncarnationId::from_uuid(Uuid::nil()));
+/// let description = Description::new(Frontier::at(0), Frontier::at(1)).ok_or("covers no time")?;
+/// let minted = Minted { description, floor: Frontier::at(0) };
+///
+/// let mut merge = ShareMerge::new(sink, incarnation, 0, NonZeroU32::MIN.saturating_add(1));
+/// merge.open(minted)?;
+/// let share = |worker, share| {
+///     let worker = WorkerIndex(worker);
+///     ShareMessage { sink, incarnation, description, floor: minted.floor, worker, share }
+/// };
+/// assert!(merge.report(share(0, Share::Empty))?.batches.is_empty());
+/// let reported = merge.report(share(1, Share::Stashed("some parts")))?;
+/// assert_eq!(reported.batches[0].stashed, ["some parts"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// - `open` is contiguous, in order, and ends at `next`.
 /// - Once `ended`, nothing is open and nothing is taken.
 #[derive(Debug)]

@@ -49,6 +49,20 @@ pub enum Mint {
 
 /// Chooses the descriptions of one incarnation.
 ///
+/// ```
+/// use stash_chain::{ChainRules, DESCRIPTIONS_IN_FLIGHT_MAX, Mint, Minter};
+/// use stash_types::Frontier;
+///
+/// let rules = ChainRules { as_of: 5, up_to: Frontier::EMPTY, seals: false };
+/// let mut minter = Minter::new(rules, 5, DESCRIPTIONS_IN_FLIGHT_MAX);
+/// let mut minted = Vec::new();
+/// while let Mint::Minted(next) = minter.mint(Frontier::at(9), Frontier::at(5))? {
+///     minted.push(next.description.to_string());
+/// }
+/// assert_eq!(minted, ["[5, 6)", "[6, 9)"]);
+/// # Ok::<(), stash_chain::ChainError>(())
+/// ```
+///
 /// - `next` is the upper of what was minted last, at first the as-of.
 /// - `open` holds what was minted and is not resolved, at most `in_flight_max` of them.
 #[derive(Clone, Debug)]
@@ -127,7 +141,8 @@ impl Minter {
 }
 
 /// The times of `minted` that a worker must write: `max(lower, floor) ≤ time < min(upper, up_to)`. `None` if
-/// there are none, as for a snapshot covered from birth: the worker reports `Empty` without looking.
+/// there are none, as for a snapshot covered from birth: the worker reports `Empty` without looking. Dataflow
+/// errors are treated alike: one outside these times is not reported.
 pub fn writes(minted: Minted, rules: ChainRules) -> Option<Description> {
     let Minted { description, floor } = minted;
     Description::new(description.lower().max(floor), description.upper().min(rules.up_to))

@@ -269,3 +269,80 @@ fn a_drop_without_blobs_writes_nothing_except_for_the_first_batch() {
     assert!(!Decision::Recorded(None).must_commit(&fresh, true));
     assert!(Decision::Poison { error: error(9), resolved: at(10) }.must_commit(&moved, false));
 }
+
+/// All frontiers of a small world, the empty one last.
+fn frontiers() -> impl Iterator<Item = Frontier> + Clone {
+    (4..=9).map(at).chain([Frontier::EMPTY])
+}
+
+fn small_offers() -> Vec<Offer> {
+    let bounds = frontiers().flat_map(|lower| frontiers().map(move |upper| (lower, upper)));
+    let descriptions = bounds.filter_map(|(lower, upper)| Description::new(lower, upper));
+    let with_floor = descriptions.flat_map(|description| frontiers().map(move |floor| (description, floor)));
+    let errors = || [None, Some(5), Some(7), Some(8)].into_iter();
+    with_floor
+        .flat_map(|(description, floor)| errors().map(move |at| (description, floor, at.map(error))))
+        .map(|(description, floor, poisoned)| Offer { description, floor, poisoned, has_updates: true })
+        .collect()
+}
+
+/// What I1 and I4 to I9 say of one decision, told without reference to how it is reached.
+#[track_caller]
+fn promises(rules: ChainRules, head: &Head, rendering: &Rendering, offer: &Offer) {
+    let case = || format!("{rules:?} {head:?} {rendering:?} {offer:?}");
+    let (lower, upper) = (offer.description.lower(), offer.description.upper());
+    let open = rendering.open && head.status == Status::Open;
+    match decide(rules, head, rendering, offer) {
+        Ok(Decision::Take(take)) => {
+            assert!(open && rendering.resolved <= lower && lower <= head.upper, "{}", case());
+            assert!(offer.floor <= head.upper && take.piece.lower() == head.upper, "{}", case());
+            assert!(take.piece.upper() <= upper && take.upper == take.piece.upper(), "{}", case());
+            let whole = Outcome::Accepted == take.outcome;
+            assert_eq!(whole, lower == head.upper, "{}", case());
+            let error = offer.poisoned.as_ref().map(|error| at(error.at));
+            assert_eq!(take.upper, error.unwrap_or(upper), "{}", case());
+            assert!(!take.upper.is_empty() || rules.may_complete(), "{}", case());
+            let rehydrated = rendering.as_of == rules.as_of || at(rendering.as_of) < head.upper;
+            assert!(rehydrated && rendering.as_of >= rules.as_of, "{}", case());
+            assert_eq!(take.resolved, upper, "{}", case());
+        }
+        Ok(Decision::Poison { error, resolved }) => {
+            assert!(open && at(error.at) == head.upper && resolved == upper, "{}", case());
+        }
+        Ok(Decision::Drop { resolved }) => {
+            let covered = upper <= head.upper || head.status != Status::Open;
+            assert!(covered && rendering.open && resolved == upper, "{}", case());
+        }
+        Ok(Decision::Recorded(_)) => assert!(upper <= rendering.resolved, "{}", case()),
+        Err(ChainError::CatalogBehind { .. }) => assert!(open && lower > head.upper, "{}", case()),
+        Err(error) => {
+            let valid = lower == rendering.resolved && lower <= head.upper && offer.floor <= head.upper;
+            let granted = rendering.as_of == 5 || (6..head.upper.as_u64()).contains(&rendering.as_of);
+            let ends_well = rules.may_complete() && (upper.is_empty() || upper < rules.up_to);
+            let clean = offer.poisoned.is_none();
+            assert!(!(open && valid && granted && ends_well && clean), "{error} for {}", case());
+        }
+    }
+}
+
+#[test]
+fn agree_every_small_case_keeps_the_promises() {
+    let all_rules = [
+        RULES,
+        ChainRules { seals: true, ..RULES },
+        ChainRules { up_to: at(8), ..RULES },
+        ChainRules { up_to: at(5), ..RULES },
+    ];
+    let offers = small_offers();
+    for (rules, upper) in all_rules.into_iter().flat_map(|rules| (5..=9).map(move |upper| (rules, upper))) {
+        for status in [Status::Open, Status::Poisoned(error(upper)), Status::Dropped] {
+            let head = Head { upper: at(upper), status };
+            for (as_of, moved) in (4..=9).flat_map(|as_of| (0..=2).map(move |moved| (as_of, moved))) {
+                for open in [true, false] {
+                    let rendering = Rendering { resolved: at(as_of + moved), open, ..Rendering::new(as_of) };
+                    offers.iter().for_each(|offer| promises(rules, &head, &rendering, offer));
+                }
+            }
+        }
+    }
+}

@@ -335,11 +335,12 @@ impl World {
         let minted = *minted;
         reported.insert(worker);
         let as_of = replica.rendering.as_of;
-        let share = if dropped { Share::Dropped } else { self.share(as_of, worker, minted) };
+        let share = if dropped { Share::Dropped } else { self.share(as_of, worker, minted, frontier) };
         self.report(index, worker, minted, share);
     }
 
-    fn share(&mut self, as_of: u64, worker: u32, minted: Minted) -> Share<Parts> {
+    /// What the worker contributes, having seen what lies before its own frontier.
+    fn share(&mut self, as_of: u64, worker: u32, minted: Minted, frontier: Frontier) -> Share<Parts> {
         let Some(range) = writes(minted, self.plan.rules) else {
             self.saw("covered from birth");
             return Share::Empty;
@@ -351,7 +352,8 @@ impl World {
             let at = if holds_rows { range.lower().as_u64() } else { at };
             return Share::Poisoned(DataflowError { at, message: "the dataflow is in error".to_owned() });
         }
-        let updates = self.plan.contents(as_of, Some(worker), range);
+        let mut updates = self.plan.contents(as_of, Some(worker), range);
+        updates.retain(|update| !frontier.admits(update.0));
         i3_real_times(range, updates.iter().map(|update| update.0)).expect("I3");
         match updates.len() {
             0 => Share::Empty,
