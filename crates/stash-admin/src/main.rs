@@ -1,1 +1,3 @@
+mod demo;
+mod formats;
 fn main() {}
