@@ -7,8 +7,9 @@
 //!
 //! - Rows are equal as Stash has it: nulls are values, −0.0 is not 0.0, dictionaries count by value.
 //! - Nothing here is shared with the product: the code that is checked does not check itself.
-//! - As long as they are few, updates are also kept row by row, consolidated, so that a mismatch can name rows. Times
-//!   that would exceed the limit are left to the digest alone, which decides in any case.
+//! - Some updates are also kept row by row, consolidated, so that a mismatch can name rows. Where they become too many,
+//!   the fullest time is thinned to the rows whose hash begins with one more zero: which rows stay depends on the rows
+//!   alone, so two thinned tallies still know the same ones. The digest decides in any case.
 
 mod compare;
 
@@ -28,8 +29,11 @@ use arrow::{
 pub use self::compare::{Example, Mismatch, What, compare};
 use super::feed::{self, Feed, Table};
 
-/// How many consolidated updates a tally keeps row by row unless told otherwise; a few hundred bytes each.
-pub const EXACT_ROWS_MAX: usize = 1_000_000;
+/// How many consolidated updates a tally keeps row by row unless told otherwise; about 300 bytes each for lines.
+pub const EXACT_ROWS_MAX: usize = 250_000;
+
+/// The zeros a hash must begin with where no row is kept.
+const NO_ROWS: u32 = u128::BITS + 1;
 
 /// Why updates cannot be counted.
 #[derive(Debug, thiserror::Error)]
@@ -111,18 +115,14 @@ struct Kept {
 type Exact = HashMap<u128, Kept, BuildHasherDefault<Taken>>;
 
 /// What one time does to a table.
-#[derive(Clone, Debug)]
+///
+/// - `exact` holds exactly the rows whose hash begins with `zeros` zeros and whose diffs do not sum to 0.
+#[derive(Clone, Debug, Default)]
 struct Moment {
     updates: u64,
     change: Content,
-    /// Row by row, unless that became too much.
-    exact: Option<Exact>,
-}
-
-impl Default for Moment {
-    fn default() -> Moment {
-        Moment { updates: 0, change: Content::default(), exact: Some(Exact::default()) }
-    }
+    exact: Exact,
+    zeros: u32,
 }
 
 #[derive(Debug)]
@@ -134,7 +134,7 @@ struct TableTally {
 
 /// Sums over the updates of some tables; see the module.
 ///
-/// - `exact_rows` is the number of rows kept in all moments, and at most `exact_rows_max`.
+/// - `exact_rows` is the number of rows kept in all moments; between calls it is at most `exact_rows_max`.
 #[derive(Debug)]
 pub struct Tally {
     tables: Vec<TableTally>,
@@ -191,24 +191,22 @@ impl Tally {
         } else {
             Some(converter.convert_columns(parted.columns).map_err(encode)?)
         };
+        let zeros = if self.exact_rows_max == 0 { NO_ROWS } else { 0 };
         let mut first = 0;
         for run in parted.times.chunk_by(|a, b| a == b) {
-            let moment = moments.entry(run[0]).or_default();
+            let moment = moments.entry(run[0]).or_insert_with(|| Moment { zeros, ..Moment::default() });
+            let before = moment.exact.len();
             for at in first..first + run.len() {
                 let row = rows.as_ref().map(|rows| rows.row(at));
                 let row = row.as_ref().map_or(&[][..], |row| row.data());
                 let hash = hash(row);
                 moment.count(parted.diffs[at], hash);
-                moment.keep(
-                    hash,
-                    parted.diffs[at].into(),
-                    || row.into(),
-                    &mut self.exact_rows,
-                    self.exact_rows_max,
-                );
+                moment.keep(hash, parted.diffs[at].into(), || row.into());
             }
+            self.exact_rows = self.exact_rows + moment.exact.len() - before;
             first += run.len();
         }
+        self.thin();
         Ok(())
     }
 
@@ -219,21 +217,31 @@ impl Tally {
             return Err(TallyError::Tables { ours: names(self), theirs: names(&other) });
         }
         for (ours, theirs) in self.tables.iter_mut().zip(other.tables) {
-            for (time, Moment { updates, change, exact }) in theirs.moments {
+            for (time, Moment { updates, change, exact, zeros }) in theirs.moments {
                 let moment = ours.moments.entry(time).or_default();
+                let before = moment.exact.len();
                 moment.updates += updates;
                 moment.change = moment.change.and(change);
-                match exact {
-                    None => moment.forget(&mut self.exact_rows),
-                    Some(rows) => {
-                        for (hash, Kept { row, diff }) in rows {
-                            moment.keep(hash, diff, || row, &mut self.exact_rows, self.exact_rows_max);
-                        }
-                    }
+                moment.thin_to(zeros);
+                for (hash, Kept { row, diff }) in exact {
+                    moment.keep(hash, diff, || row);
                 }
+                self.exact_rows = self.exact_rows + moment.exact.len() - before;
             }
         }
+        self.thin();
         Ok(())
+    }
+
+    /// Brings the number of kept rows back to its limit, at the cost of the fullest times.
+    fn thin(&mut self) {
+        while self.exact_rows > self.exact_rows_max {
+            let moments = self.tables.iter_mut().flat_map(|tally| tally.moments.values_mut());
+            let Some(fullest) = moments.max_by_key(|moment| moment.exact.len()) else { return };
+            let before = fullest.exact.len();
+            fullest.thin_to(fullest.zeros + 1);
+            self.exact_rows -= before - fullest.exact.len();
+        }
     }
 
     /// The number of updates added, unconsolidated.
@@ -264,34 +272,29 @@ impl Moment {
         self.change = self.change.and(Content { rows: diff.into(), digest: weighed });
     }
 
-    /// Counts a row by itself, or forgets all rows of this time where that would be one too many.
-    fn keep(
-        &mut self,
-        hash: u128,
-        diff: i128,
-        row: impl FnOnce() -> Box<[u8]>,
-        kept: &mut usize,
-        kept_max: usize,
-    ) {
-        let Some(exact) = self.exact.as_mut().filter(|_| diff != 0) else { return };
-        match exact.entry(hash) {
+    /// Counts a row by itself, if it is one of those that are kept.
+    fn keep(&mut self, hash: u128, diff: i128, row: impl FnOnce() -> Box<[u8]>) {
+        if diff == 0 || hash.leading_zeros() < self.zeros {
+            return;
+        }
+        match self.exact.entry(hash) {
+            Entry::Vacant(entry) => _ = entry.insert(Kept { row: row(), diff }),
             Entry::Occupied(mut entry) => {
                 entry.get_mut().diff += diff;
                 if entry.get().diff == 0 {
                     entry.remove();
-                    *kept -= 1;
                 }
             }
-            Entry::Vacant(entry) if *kept < kept_max => {
-                entry.insert(Kept { row: row(), diff });
-                *kept += 1;
-            }
-            Entry::Vacant(_) => self.forget(kept),
         }
     }
 
-    fn forget(&mut self, kept: &mut usize) {
-        *kept -= self.exact.take().map_or(0, |exact| exact.len());
+    /// Keeps only rows whose hash begins with `zeros` zeros, or more if it is so already.
+    fn thin_to(&mut self, zeros: u32) {
+        if zeros > self.zeros {
+            self.zeros = zeros;
+            self.exact.retain(|hash, _| hash.leading_zeros() >= zeros);
+            self.exact.shrink_to_fit();
+        }
     }
 }
 

@@ -48,7 +48,7 @@ pub struct Mismatch {
     pub expected: Content,
     /// What was delivered.
     pub delivered: Content,
-    /// How many rows differ, where both sides know them.
+    /// How many rows differ, where both sides have kept all of theirs.
     pub rows_differing: Option<usize>,
     /// Some of the rows that differ.
     pub examples: Vec<Example>,
@@ -150,21 +150,25 @@ fn compare_table(expected: &TableTally, delivered: &TableTally) -> Vec<Mismatch>
     found
 }
 
-/// How many rows differ between two moments, and some of them; nothing where either has forgotten its rows.
+/// How many rows differ between two moments, unless either has been thinned, and some of them.
 fn differing(table: &TableTally, ours: &Moment, theirs: &Moment) -> (Option<usize>, Vec<Example>) {
-    let (Some(expected), Some(delivered)) = (&ours.exact, &theirs.exact) else { return (None, Vec::new()) };
+    // Of two thinned moments, both know the rows that the more thinned one would keep.
+    let zeros = ours.zeros.max(theirs.zeros);
+    let known = |hash: &u128| hash.leading_zeros() >= zeros;
     let diff = |kept: Option<&Kept>| kept.map_or(0, |kept| kept.diff);
-    let missing = expected.iter().map(|(hash, kept)| (kept, kept.diff, diff(delivered.get(hash))));
-    let extra = delivered.iter().filter(|(hash, _)| !expected.contains_key(hash));
-    let extra = extra.map(|(_, kept)| (kept, 0, kept.diff));
-    let mut wrong: Vec<_> =
-        missing.chain(extra).filter(|(_, expected, delivered)| expected != delivered).collect();
-    let count = wrong.len();
+    let expected =
+        ours.exact.iter().map(|(hash, kept)| (hash, kept, kept.diff, diff(theirs.exact.get(hash))));
+    let extra = theirs.exact.iter().filter(|(hash, _)| !ours.exact.contains_key(hash));
+    let extra = extra.map(|(hash, kept)| (hash, kept, 0, kept.diff));
+    let wrong = expected.chain(extra).filter(|(hash, _, ours, theirs)| known(hash) && ours != theirs);
+    let mut wrong: Vec<_> = wrong.map(|(_, kept, ours, theirs)| (kept, ours, theirs)).collect();
+    let count = (zeros == 0).then_some(wrong.len());
     wrong.sort_by(|(a, ..), (b, ..)| a.row.cmp(&b.row));
+    wrong.truncate(EXAMPLES_MAX);
     let example = |(kept, expected, delivered): (&Kept, i128, i128)| Example {
         row: table.show(&kept.row),
         expected,
         delivered,
     };
-    (Some(count), wrong.into_iter().take(EXAMPLES_MAX).map(example).collect())
+    (count, wrong.into_iter().map(example).collect())
 }

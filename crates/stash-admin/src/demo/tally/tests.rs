@@ -81,12 +81,12 @@ fn a_mismatch_names_rows_and_both_multiplicities() {
 }
 
 #[test]
-fn equal_counts_with_other_rows_are_a_mismatch_even_when_rows_are_not_kept() {
-    let mut digests: Vec<Tally> = (0..3).map(|_| Tally::with_exact_rows_max(&tables(), 1)).collect();
+fn equal_counts_with_other_rows_are_a_mismatch_even_when_no_rows_are_kept() {
+    let mut digests: Vec<Tally> = (0..3).map(|_| Tally::with_exact_rows_max(&tables(), 0)).collect();
     let updates = |word| [(Some("a"), 1.0, 3, 1), (Some(word), 1.0, 3, 1)];
     for (tally, word) in digests.iter_mut().zip(["b", "b", "c"]) {
         tally.add(0, &batch(&updates(word))).unwrap();
-        assert_eq!(tally.exact_rows, 0, "both rows were forgotten");
+        assert_eq!(tally.exact_rows, 0);
     }
     assert_eq!(compare(&digests[0], &digests[1]), vec![]);
     let found = compare(&digests[0], &digests[2]);
@@ -95,19 +95,33 @@ fn equal_counts_with_other_rows_are_a_mismatch_even_when_rows_are_not_kept() {
 }
 
 #[test]
-fn what_one_time_forgets_is_free_for_the_next() {
-    let mut tally = Tally::with_exact_rows_max(&tables(), 2);
-    let big: Vec<_> = (0..5).map(|i| (Some("a"), f64::from(i), 1, 1)).collect();
-    tally.add(0, &batch(&big)).unwrap();
-    tally.add(0, &batch(&[(Some("b"), 0.0, 2, 1), (Some("b"), 0.0, 2, -1), (Some("c"), 0.0, 2, 1)])).unwrap();
-    let kept: Vec<_> = tally.tables[0].moments.values().map(|m| m.exact.as_ref().map(HashMap::len)).collect();
-    assert_eq!((kept, tally.exact_rows), (vec![None, Some(1)], 1));
-    // What another tally has forgotten is not half known after absorbing it.
-    let mut sum = Tally::with_exact_rows_max(&tables(), 9);
-    sum.add(0, &batch(&[(Some("d"), 0.0, 1, 1)])).unwrap();
-    sum.absorb(tally).unwrap();
-    assert!(sum.tables[0].moments[&1].exact.is_none());
-    assert_eq!(sum.exact_rows, 1);
+fn the_fullest_time_is_thinned_and_still_names_rows_that_are_wrong() {
+    let big: Vec<_> = (0..5000).map(|i| (Some("a"), f64::from(i), 1, 1)).collect();
+    let few = [(Some("b"), 0.0, 2, 1), (Some("b"), 0.0, 2, -1), (Some("c"), 0.0, 2, 1)];
+    let thinned = |big: &[Update], rows_max| {
+        let mut tally = Tally::with_exact_rows_max(&tables(), rows_max);
+        tally.add(0, &batch(&few)).unwrap();
+        big.chunks(700).for_each(|chunk| tally.add(0, &batch(chunk)).unwrap());
+        tally
+    };
+    let kept = |tally: &Tally| -> Vec<_> {
+        let moments: Vec<_> = tally.tables[0].moments.values().collect();
+        assert_eq!(tally.exact_rows, moments.iter().map(|moment| moment.exact.len()).sum::<usize>());
+        moments.iter().map(|moment| (moment.exact.len(), moment.zeros > 0)).collect()
+    };
+    let expected = thinned(&big, 400);
+    assert!(matches!(kept(&expected)[..], [(100..400, true), (1, false)]), "{:?}", kept(&expected));
+    // The more thinned side decides what both know; only rows that are wrong are named.
+    let delivered = thinned(&big[2500..], 900);
+    assert!(kept(&delivered)[0].0 > kept(&expected)[0].0);
+    assert_eq!(compare(&expected, &thinned(&big, 900)), vec![]);
+    let found = compare(&expected, &delivered);
+    assert_eq!((found[0].what, found[0].rows_differing, found[0].examples.len()), (What::Change, None, 3));
+    assert!(found[0].examples.iter().all(|example| (example.expected, example.delivered) == (1, 0)));
+    // What one of two has thinned is not half known in their sum.
+    let mut sum = thinned(&[(Some("d"), 0.0, 1, 1)], 9999);
+    sum.absorb(expected).unwrap();
+    assert!(matches!(kept(&sum)[..], [(100..=401, true), (1, false)]), "{:?}", kept(&sum));
 }
 
 #[test]
