@@ -12,7 +12,7 @@ use super::{
     PROGRESS,
     cell::{Cell, Entry, Visit},
     fault::{Fault, InputError},
-    input::{Input, RECORD_BYTES_MAX},
+    input::{COLUMNS_MAX, Input, RECORD_BYTES_MAX},
 };
 
 /// Where in a record the next byte falls.
@@ -46,6 +46,12 @@ impl Record {
         let start = index.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
         let end = self.ends.get(index).copied().unwrap_or(start);
         self.bytes.get(start..end).unwrap_or_default()
+    }
+
+    /// Whether field `at` is a progress and all others are empty.
+    fn is_progress(&self, at: usize) -> bool {
+        self.field(at).len() == self.bytes.len()
+            && str::from_utf8(self.field(at)).is_ok_and(|text| text == "end" || text.parse::<u64>().is_ok())
     }
 
     /// A line without a character: one bare empty field.
@@ -132,9 +138,17 @@ impl CsvRecords {
             if expected != got {
                 return Err(InputError::line(&self.path, line, Fault::FieldCount { expected, got }));
             }
-            if self.progress.is_none_or(|at| self.record.field(at).is_empty()) {
-                self.visit(visit)?;
-                return Ok(Some(line));
+            match self.progress.filter(|at| !self.record.field(*at).is_empty()) {
+                None => {
+                    self.visit(visit)?;
+                    return Ok(Some(line));
+                }
+                Some(at) if self.record.is_progress(at) => {}
+                // Skipping what only looks like a progress record would lose an update in silence.
+                Some(_) => {
+                    let hint = "fill it only in progress records, or rename it".to_owned();
+                    return Err(InputError::line(&self.path, line, Fault::Reserved { hint }).of(PROGRESS));
+                }
             }
         }
     }
@@ -184,12 +198,15 @@ impl CsvRecords {
             let (used, done) = feed(chunk, &mut at, record, next_line, &mut opened)
                 .map_err(|fault| InputError::line(path, *next_line, fault))?;
             input.consume(used);
-            if done {
-                return Ok(true);
+            if record.ends.len() > COLUMNS_MAX {
+                return Err(InputError::line(path, record.line, Fault::TooManyColumns { max: COLUMNS_MAX }));
             }
             if record.bytes.len() > RECORD_BYTES_MAX {
                 let fault = Fault::RecordTooLong { max: RECORD_BYTES_MAX };
                 return Err(InputError::line(path, record.line, fault));
+            }
+            if done {
+                return Ok(true);
             }
         }
         match at {

@@ -109,7 +109,7 @@ pub enum Fault {
         max: usize,
     },
     /// More columns than anyone means.
-    #[error("there are more than {max} columns; are the keys of the objects values?")]
+    #[error("there are more than {max} columns; if keys or fields hold values, put them into rows")]
     TooManyColumns {
         /// The limit.
         max: usize,

@@ -14,6 +14,9 @@ use super::{
 /// A record longer than this is a missing quote or newline, not a record.
 pub(super) const RECORD_BYTES_MAX: usize = 64 << 20;
 
+/// More columns than this are values that became keys.
+pub(super) const COLUMNS_MAX: usize = 10_000;
+
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// An open file and how far it was read.

@@ -13,8 +13,9 @@
 //!   empty field is the empty string, or null where the column is not text. Blank lines are skipped.
 //! - NDJSON: one object a line. A missing key is null. Blank lines are skipped.
 //! - Parquet: the columns as they are; a `--schema` is refused, since the file has one.
-//! - *Progress* records are skipped: a CSV record whose `_progress` field is not empty, an NDJSON object whose
-//!   only key is `_progress`. So what `read` prints can be loaded again.
+//! - *Progress* records are skipped: a CSV record with only its `_progress` field, an NDJSON object with only the
+//!   key `_progress`, holding a time or `end`. So what `read` prints can be loaded again. Anything else under
+//!   that name is an error.
 //!
 //! # Inference
 //!
@@ -30,7 +31,7 @@
 //! - **F1 Exact** no value is rounded or cut unless the user named a float type for it.
 //! - **F2 Placed** every error names the file and, where there is one, the line (row in Parquet) and the column.
 //! - **F3 Bounded** a batch has at most 8192 rows and, of text, about 32 MiB and one record; a record has at
-//!   most 64 MiB.
+//!   most 64 MiB, and at most 10,000 columns.
 //!
 //! Deliberately absent: guessing of dates, other delimiters, nested types from text.
 #![allow(dead_code, unused_imports, reason = "a few names are for callers yet to come")]

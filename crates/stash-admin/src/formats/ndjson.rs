@@ -6,7 +6,7 @@ use std::{borrow::Cow, fmt, path::PathBuf, str};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
+    de::{Error as _, MapAccess, Visitor},
 };
 use serde_json::value::RawValue;
 
@@ -14,7 +14,7 @@ use super::{
     PROGRESS,
     cell::{Cell, Entry, Visit},
     fault::{Fault, InputError},
-    input::{Input, RECORD_BYTES_MAX},
+    input::{COLUMNS_MAX, Input, RECORD_BYTES_MAX},
 };
 
 /// The objects of one file.
@@ -46,6 +46,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::new();
                 while let Some((Text(key), value)) = map.next_entry()? {
+                    if members.len() >= COLUMNS_MAX {
+                        return Err(A::Error::custom(format!("it has more than {COLUMNS_MAX} keys")));
+                    }
                     members.push((key, value));
                 }
                 Ok(members)
@@ -80,7 +83,7 @@ impl NdjsonRecords {
                 continue;
             }
             let members = members(text).map_err(refuse)?;
-            if matches!(members.as_slice(), [(key, _)] if key == PROGRESS) {
+            if matches!(members.as_slice(), [(key, value)] if key == PROGRESS && is_progress(value.get())) {
                 continue;
             }
             for (index, (key, value)) in members.iter().enumerate() {
@@ -127,6 +130,11 @@ impl NdjsonRecords {
             }
         }
     }
+}
+
+/// Whether a JSON value is a progress; any other under its key is an update with a reserved name.
+fn is_progress(value: &str) -> bool {
+    value == "\"end\"" || value.parse::<u64>().is_ok()
 }
 
 fn members(text: &str) -> Result<Vec<(Cow<'_, str>, &RawValue)>, Fault> {

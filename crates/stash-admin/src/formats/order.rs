@@ -23,7 +23,7 @@ pub struct TimesCheck {
 }
 
 impl TimesCheck {
-    /// Looks at the next batch. Equal times are in order. After an error the check goes on as if the update were not there.
+    /// Looks at the next batch. Equal times are in order.
     pub fn see(&mut self, changes: &ChangeBatch) -> Result<(), OutOfOrder> {
         let times =
             changes.batch.column_by_name(TIME).and_then(|times| times.as_primitive_opt::<UInt64Type>());

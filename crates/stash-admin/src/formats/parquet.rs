@@ -158,7 +158,7 @@ impl ParquetChanges {
             InputError::row(&self.path, row, fault).of(name)
         };
         let array = batch.column(*index);
-        if let Some(row) = (0..array.len()).find(|row| array.is_null(*row)) {
+        if let Some(row) = array.nulls().and_then(|nulls| (0..nulls.len()).find(|row| nulls.is_null(*row))) {
             return Err(refuse(row, null));
         }
         let wider = match array.data_type() {

@@ -15,13 +15,10 @@ use super::{
     csv::CsvRecords,
     fault::{Fault, InputError},
     infer::Evidence,
-    input::{self, Input},
+    input::{self, COLUMNS_MAX, Input},
     ndjson::NdjsonRecords,
     spec::SchemaSpec,
 };
-
-/// More columns than this are values that became keys.
-pub(super) const COLUMNS_MAX: usize = 10_000;
 
 /// How many records go by between two reports of progress.
 const WATCH_EVERY: u64 = 4096;
@@ -248,9 +245,6 @@ impl TextChanges {
 fn check_header(path: &Path, csv: &CsvRecords, roles: &ColumnRoles) -> Result<(), InputError> {
     let refuse = |fault| InputError::line(path, csv.header_line(), fault);
     let names = csv.names();
-    if names.len() > COLUMNS_MAX {
-        return Err(refuse(Fault::TooManyColumns { max: COLUMNS_MAX }));
-    }
     roles.are_among(&names).map_err(|(name, fault)| refuse(fault).of(name))?;
     for name in &names {
         roles.is_row(name).map_err(|fault| refuse(fault).of(name))?;
