@@ -1,1 +1,41 @@
-//! Upload, coalescing, consolidated reads and owned handles of Stash.
+//! Owns a batch from its first byte to its last delete.
+//!
+//! What the workers of one process share is a [`Process`]: the store, the catalog, one byte [`Budget`], the
+//! ledger of keys it PUT, and the deleter. Upwards it gives three things:
+//!
+//! - [`ShareBuilder`]: one worker's updates for one description become a share: empty, inline, put into the
+//!   process's coalesced part ([`SharedBatches`]), or parts of its own as they stream.
+//! - [`OwnedParts`]: the linear handle of blobs in the store. It is forwarded, split, disarmed for the wire
+//!   or discarded; what is merely dropped goes to the deleter.
+//! - [`BatchReader`]: the consolidated updates of an accepted batch, times kept, within the budget, or a
+//!   typed [`Absence`].
+//!
+//! Invariants kept here: I3, I14, I16, I19, I21 (hand-over), I22, I24. The protocol is not decided here: see
+//! `stash-chain`. Nothing here lists the store.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::as_conversions))]
+
+mod absence;
+mod budget;
+mod config;
+mod deleter;
+mod error;
+mod ledger;
+mod owned;
+mod process;
+mod reader;
+mod run;
+mod share;
+mod shared_batch;
+mod spill;
+mod upload;
+
+pub use absence::Absence;
+pub use budget::{Budget, BudgetUse, Reservation, Traffic};
+pub use config::BatchConfig;
+pub use deleter::Drained;
+pub use error::BatchError;
+pub use owned::OwnedParts;
+pub use process::{IncarnationSpec, IncarnationWriter, Process, ProcessCounters};
+pub use reader::{BatchReader, BatchSource};
+pub use share::{ShareBuilder, ShareSpec};
+pub use shared_batch::SharedBatches;

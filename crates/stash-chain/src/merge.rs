@@ -10,10 +10,8 @@
 //! - A refused message changes nothing.
 //!
 //! A *failed* share ends the merge, since the incarnation must be rendered anew. A *dropped* one ends it too,
-//! and is told once. A *poisoned* share is data: the batch still leaves, with the earliest error, and what the
-//! others hold below the error's time is still wanted. A poisoned share carries no payload, so a worker that
-//! holds updates below its error, and cannot hand them on in another worker's share, reports the error at
-//! the first time it would have written: earlier than need be, but never with a hole before it.
+//! and is told once. A share that is *poisoned* is data all the same: the batch leaves, with the earliest error,
+//! and all updates below the error's time are still wanted, those of the worker in error too.
 //!
 //! The merge does not know what a payload `P` is, never looks into it, and never clones it.
 
@@ -99,13 +97,12 @@ enum Content<P> {
     Empty,
     Inline(InlineRun),
     Stashed(P),
-    Poisoned(DataflowError),
 }
 
 #[derive(Debug)]
 struct Open<P> {
     minted: Minted,
-    shares: BTreeMap<WorkerIndex, Content<P>>,
+    shares: BTreeMap<WorkerIndex, (Content<P>, Option<DataflowError>)>,
 }
 
 /// Merges the shares of one incarnation.
@@ -124,7 +121,7 @@ struct Open<P> {
 /// merge.open(minted)?;
 /// let share = |worker, share| {
 ///     let worker = WorkerIndex(worker);
-///     ShareMessage { sink, incarnation, description, floor: minted.floor, worker, share }
+///     ShareMessage { sink, incarnation, description, floor: minted.floor, worker, share, poisoned: None }
 /// };
 /// assert!(merge.report(share(0, Share::Empty))?.batches.is_empty());
 /// let reported = merge.report(share(1, Share::Stashed("some parts")))?;
@@ -172,26 +169,22 @@ impl<P> ShareMerge<P> {
             Err(error) => {
                 let payload = match message.share {
                     Share::Stashed(payload) => Some(payload),
-                    Share::Empty
-                    | Share::Inline(_)
-                    | Share::Failed { .. }
-                    | Share::Poisoned(_)
-                    | Share::Dropped => None,
+                    Share::Empty | Share::Inline(_) | Share::Failed { .. } | Share::Dropped => None,
                 };
                 return Err(Refused { error: Box::new(error), payload });
             }
         };
-        let ShareMessage { sink: _, incarnation: _, description, floor: _, worker, share } = message;
+        let ShareMessage { sink: _, incarnation: _, description, floor: _, worker, share, poisoned } =
+            message;
         let content = match share {
             Share::Empty => Content::Empty,
             Share::Inline(run) => Content::Inline(run),
             Share::Stashed(payload) => Content::Stashed(payload),
-            Share::Poisoned(error) => Content::Poisoned(error),
             Share::Failed { reason } => return Ok(self.end(Ended::Failed { worker, description, reason })),
             Share::Dropped => return Ok(self.end(Ended::Dropped)),
         };
         if let Some(open) = self.open.get_mut(index) {
-            open.shares.insert(worker, content);
+            open.shares.insert(worker, (content, poisoned));
         }
         Ok(Reported { batches: self.leave(), returned: Vec::new(), ended: None })
     }
@@ -214,7 +207,7 @@ impl<P> ShareMerge<P> {
 
     /// The place of the open description this message belongs to.
     fn admit(&self, message: &ShareMessage<P>) -> Result<usize, ChainError> {
-        let ShareMessage { sink, incarnation, description, floor, worker, share } = message;
+        let ShareMessage { sink, incarnation, description, floor, worker, share: _, poisoned } = message;
         let (description, worker) = (*description, *worker);
         if *sink != self.sink {
             return Err(ChainError::OtherSink { expected: self.sink, found: *sink });
@@ -236,8 +229,8 @@ impl<P> ShareMerge<P> {
         if open.shares.contains_key(&worker) {
             return Err(ChainError::DuplicateShare { worker, description });
         }
-        match share {
-            Share::Poisoned(error) if !description.contains(error.at) => {
+        match poisoned {
+            Some(error) if !description.contains(error.at) => {
                 Err(ChainError::ErrorOutside { at: error.at, description })
             }
             _ => Ok(index),
@@ -252,9 +245,9 @@ impl<P> ShareMerge<P> {
     fn drain(&mut self) -> Vec<P> {
         let contents = self.open.drain(..).flat_map(|open| open.shares.into_values());
         contents
-            .filter_map(|content| match content {
+            .filter_map(|(content, _)| match content {
                 Content::Stashed(payload) => Some(payload),
-                Content::Empty | Content::Inline(_) | Content::Poisoned(_) => None,
+                Content::Empty | Content::Inline(_) => None,
             })
             .collect()
     }
@@ -276,16 +269,16 @@ impl<P> ShareMerge<P> {
         let Minted { description, floor } = open.minted;
         let (sink, incarnation) = (self.sink, self.incarnation);
         let (mut inline, mut stashed, mut poisoned) = (Vec::new(), Vec::new(), None::<DataflowError>);
-        for content in open.shares.into_values() {
+        for (content, error) in open.shares.into_values() {
             match content {
                 Content::Empty => {}
                 Content::Inline(run) => inline.push(run),
                 Content::Stashed(payload) => stashed.push(payload),
-                Content::Poisoned(error) => {
-                    if poisoned.as_ref().is_none_or(|earliest| error.at < earliest.at) {
-                        poisoned = Some(error);
-                    }
-                }
+            }
+            if let Some(error) = error
+                && poisoned.as_ref().is_none_or(|earliest| error.at < earliest.at)
+            {
+                poisoned = Some(error);
             }
         }
         Batch { sink, incarnation, description, floor, inline, stashed, poisoned }

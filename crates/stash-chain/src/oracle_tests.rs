@@ -27,19 +27,16 @@ fn plans() -> impl Strategy<Value = Plan> {
     let error = prop_oneof![2 => Just(None), 1 => (0..=TIME_LAST).prop_map(Some)];
     let drop_at = prop_oneof![9 => Just(None), 1 => (0..200usize).prop_map(Some)];
     let steps = prop::collection::vec((0..100u8, any::<u8>(), any::<u8>()), 0..260);
-    (rules(), 1..4u32, 2..4usize, updates, error, any::<bool>(), 1..4usize, drop_at, steps).prop_map(
-        |(rules, workers, replicas, updates, error, error_worker_has_rows, in_flight_max, drop_at, steps)| {
-            Plan {
-                rules,
-                workers,
-                replicas,
-                updates,
-                error,
-                error_worker_has_rows,
-                in_flight_max,
-                drop_at,
-                steps,
-            }
+    (rules(), 1..4u32, 2..4usize, updates, error, 1..4usize, drop_at, steps).prop_map(
+        |(rules, workers, replicas, updates, error, in_flight_max, drop_at, steps)| Plan {
+            rules,
+            workers,
+            replicas,
+            updates,
+            error,
+            in_flight_max,
+            drop_at,
+            steps,
         },
     )
 }
@@ -57,15 +54,14 @@ proptest! {
     #[test]
     fn oracle_one_live_replica_brings_the_chain_to_its_end(plan in plans()) {
         let plan = Plan { drop_at: None, ..plan };
-        let (rules, error, exact) = (plan.rules, plan.error_shown(), plan.error_is_exact());
+        let (rules, error) = (plan.rules, plan.error_shown());
         let mut world = World::new(plan);
         world.run();
         world.drain();
         let head = world.head().clone();
         match (error, head.status) {
             (Some(at), Status::Poisoned(_)) => {
-                prop_assert!(head.upper <= Frontier::at(at));
-                prop_assert!(!exact || head.upper == Frontier::at(at), "poisoned at {}, not {at}", head.upper);
+                prop_assert!(head.upper == Frontier::at(at), "poisoned at {}, not {at}", head.upper);
             }
             (None, Status::Complete) => prop_assert!(rules.may_complete() && head.upper.is_empty()),
             (None, Status::Open) => {

@@ -60,8 +60,6 @@ pub enum Share<P> {
         /// What happened, for people.
         reason: String,
     },
-    /// The dataflow itself is in error from a time on.
-    Poisoned(DataflowError),
     /// The sink is going away.
     Dropped,
 }
@@ -74,7 +72,6 @@ impl<P> Share<P> {
             Share::Inline(run) => Share::Inline(run),
             Share::Stashed(parts) => Share::Stashed(f(parts)),
             Share::Failed { reason } => Share::Failed { reason },
-            Share::Poisoned(error) => Share::Poisoned(error),
             Share::Dropped => Share::Dropped,
         }
     }
@@ -86,7 +83,6 @@ impl<P> Share<P> {
             Share::Inline(_) => "inline",
             Share::Stashed(_) => "stashed",
             Share::Failed { .. } => "failed",
-            Share::Poisoned(_) => "poisoned",
             Share::Dropped => "dropped",
         }
     }
@@ -107,13 +103,16 @@ pub struct ShareMessage<P> {
     pub worker: WorkerIndex,
     /// What.
     pub share: Share<P>,
+    /// The earliest error of the dataflow itself that the worker knows of within the description. It stands
+    /// beside the share: updates before the error's time still count, and a worker may hold some.
+    pub poisoned: Option<DataflowError>,
 }
 
 impl<P> ShareMessage<P> {
     /// The same message with the share's parts replaced by what `f` makes of them.
     pub fn map<Q>(self, f: impl FnOnce(P) -> Q) -> ShareMessage<Q> {
-        let ShareMessage { sink, incarnation, description, floor, worker, share } = self;
-        ShareMessage { sink, incarnation, description, floor, worker, share: share.map(f) }
+        let ShareMessage { sink, incarnation, description, floor, worker, share, poisoned } = self;
+        ShareMessage { sink, incarnation, description, floor, worker, share: share.map(f), poisoned }
     }
 }
 

@@ -1,1 +1,76 @@
-//! Stash: a persist-backed object-store stash for incremental updates.
+//! Stash carries batches of incremental updates `(row, time, diff)` from the processes that compute them
+//! to whoever consumes them, through an object store.
+//!
+//! Replicas of a dataflow each write the whole changefeed, any of them may die at any moment, and one chain
+//! comes of it: gapless, exactly once, consolidated. [`Stash`] opens the store and its catalog. A [`Sink`]
+//! is a named output. An [`Incarnation`] is one rendering of it on a replica: its workers write shares
+//! ([`ShareWriter`]), its [`Chain`] mints descriptions, merges shares and offers batches. A [`Subscription`]
+//! reads accepted batches in order and acknowledges them; what everyone acknowledged is deleted.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use arrow::{array::StringArray, datatypes::{DataType, Field, Schema}};
+//! use stash::{Frontier, Launch, SinkSpec, StartAt, Stash};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), stash::Error> {
+//! let stash = Stash::open("memory://").await?;
+//! let schema = Schema::new(vec![Field::new("word", DataType::Utf8, false)]);
+//! let sink = stash.declare_sink(SinkSpec::new("words", schema)?).await?;
+//! let incarnation = sink.open_incarnation(Launch::single("replica-a", 1)?).await?.render()?;
+//! let (mut chain, writer) = (incarnation.chain()?, incarnation.worker(0)?);
+//! let minted = chain.mint(Frontier::at(1))?.minted().expect("time 0 is complete");
+//! let words = Arc::new(StringArray::from(vec!["hello", "world"]));
+//! let rows = sink.updates(vec![words], vec![0, 0], vec![1, 2])?; // columns, times, diffs
+//! chain.report(writer.write(minted, [rows]).await?).await?;
+//!
+//! let mut subscription = sink.subscribe("reader", StartAt::Beginning).await?;
+//! let delivery = subscription.next().await?.expect("one batch is there");
+//! let mut reader = delivery.read();
+//! while let Some(batch) = reader.next().await? {
+//!     assert_eq!(batch.num_rows(), 2);
+//! }
+//! subscription.acknowledge(delivery.upper()).await?;
+//! # stash.close().await?; Ok(()) }
+//! ```
+
+mod chain;
+mod config;
+mod error;
+mod incarnation;
+mod inspect;
+mod open;
+mod sink;
+mod subscription;
+mod sweep;
+mod system;
+mod verify;
+
+pub use chain::{Chain, Mint, Minted, Resolved};
+pub use config::StashConfig;
+pub use error::{Error, ErrorKind, Result};
+pub use incarnation::{Incarnation, Launch, Opened, ShareWriter, disarm};
+pub use inspect::{Explanation, Fate};
+pub use open::{OpenOptions, Stash};
+pub use sink::{Sink, SinkSpec};
+pub use subscription::{Delivery, Subscription, TryNext};
+pub use sweep::SweepReport;
+pub use system::{SystemClock, SystemIds};
+pub use verify::{VerifyReport, Violation};
+
+pub use stash_batch::{
+    Absence, BatchConfig, BatchError, BatchReader, BudgetUse, Drained, OwnedParts, ProcessCounters,
+    ShareBuilder,
+};
+pub use stash_blob::{BlobEntry, BlobEntryKind, BlobError, BlobStore};
+pub use stash_catalog::{
+    Acknowledged, BatchRow, Catalog, CatalogError, ConsumerRow, DeletionReason, DeletionRow, Dropped,
+    HeadRow, HeadStatus, HistoryRow, IncarnationRow, IncarnationState, KeyState, Misuse, OutcomeKind,
+    PartRow, SinkRow, StartAt,
+};
+pub use stash_chain::{ChainError, Outcome};
+pub use stash_part::{DIFF_COLUMN, PartError, RowSchema, TIME_COLUMN};
+pub use stash_types::{
+    BatchId, BlobKey, BlobPrefix, CatalogId, Clock, ConsumerName, DataflowError, Description, DisarmedShare,
+    Frontier, IdSource, IncarnationId, InlineRun, LaunchToken, PartDescriptor, PartKey, PartName,
+    ReplicaName, RunFacts, ShardId, Share, ShareMessage, SinkId, SinkName, Timestamp, WorkerIndex, wire,
+};

@@ -44,6 +44,7 @@ fn message(of: Minted, worker: u32, share: Share<Payload>) -> ShareMessage<Paylo
         floor: of.floor,
         worker: WorkerIndex(worker),
         share,
+        poisoned: None,
     }
 }
 
@@ -53,7 +54,8 @@ fn stashed(of: Minted, worker: u32, n: u32) -> ShareMessage<Payload> {
 
 fn poisoned(of: Minted, worker: u32, at: u64) -> ShareMessage<Payload> {
     let message_text = format!("error of {worker}");
-    message(of, worker, Share::Poisoned(DataflowError { at, message: message_text }))
+    let poisoned = Some(DataflowError { at, message: message_text });
+    ShareMessage { poisoned, ..message(of, worker, Share::Empty) }
 }
 
 fn failed(of: Minted, worker: u32) -> ShareMessage<Payload> {

@@ -38,8 +38,6 @@ pub struct Plan {
     pub updates: Vec<Update>,
     /// The dataflow is in error from this time on.
     pub error: Option<u64>,
-    /// Whether the last worker, which reports the error, also holds rows.
-    pub error_worker_has_rows: bool,
     pub in_flight_max: usize,
     /// The step at which the sink is dropped.
     pub drop_at: Option<usize>,
@@ -54,14 +52,8 @@ impl Plan {
         shown.filter(|at| Frontier::at(*at) < self.rules.up_to)
     }
 
-    /// Whether the worker in error holds no rows, so that it can report the error at its very time.
-    pub fn error_is_exact(&self) -> bool {
-        self.workers > 1 && !self.error_worker_has_rows
-    }
-
     fn owner(&self, row: u8) -> u32 {
-        let owners = if self.error_is_exact() { self.workers - 1 } else { self.workers };
-        u32::from(row) % owners
+        u32::from(row) % self.workers
     }
 
     /// What a replica rendered at `as_of` presents at the times of `range`, consolidated; of one worker, or of all.
@@ -335,27 +327,36 @@ impl World {
         let minted = *minted;
         reported.insert(worker);
         let as_of = replica.rendering.as_of;
-        let share = if dropped { Share::Dropped } else { self.share(as_of, worker, minted, frontier) };
+        let share =
+            if dropped { (Share::Dropped, None) } else { self.share(as_of, worker, minted, frontier) };
         self.report(index, worker, minted, share);
     }
 
     /// What the worker contributes, having seen what lies before its own frontier.
-    fn share(&mut self, as_of: u64, worker: u32, minted: Minted, frontier: Frontier) -> Share<Parts> {
+    fn share(
+        &mut self,
+        as_of: u64,
+        worker: u32,
+        minted: Minted,
+        frontier: Frontier,
+    ) -> (Share<Parts>, Option<DataflowError>) {
         let Some(range) = writes(minted, self.plan.rules) else {
             self.saw("covered from birth");
-            return Share::Empty;
+            return (Share::Empty, None);
         };
         let error = self.plan.error.map(|at| at.max(as_of)).filter(|at| range.contains(*at));
-        if let (Some(at), true) = (error, worker + 1 == self.plan.workers) {
-            let before = Description::new(range.lower(), Frontier::at(at));
-            let holds_rows = before.is_some_and(|b| !self.plan.contents(as_of, Some(worker), b).is_empty());
-            let at = if holds_rows { range.lower().as_u64() } else { at };
-            return Share::Poisoned(DataflowError { at, message: "the dataflow is in error".to_owned() });
-        }
+        // A replica that computes otherwise than those before it finds an error below the upper.
+        let disagrees = self.plan.error.is_none() && self.incarnations % 8 == 7;
+        let below = range.lower().as_u64();
+        let found = Some(below).filter(|_| disagrees && range.lower() < self.head().upper);
+        let poisoned = error
+            .or(found)
+            .filter(|_| worker + 1 == self.plan.workers)
+            .map(|at| DataflowError { at, message: "the dataflow is in error".to_owned() });
         let mut updates = self.plan.contents(as_of, Some(worker), range);
         updates.retain(|update| !frontier.admits(update.0));
         i3_real_times(range, updates.iter().map(|update| update.0)).expect("I3");
-        match updates.len() {
+        let share = match updates.len() {
             0 => Share::Empty,
             1 => {
                 let (id, facts) = self.run_of(updates);
@@ -374,7 +375,8 @@ impl World {
                 self.entered.extend(&parts);
                 Share::Stashed(Parts(parts))
             }
-        }
+        };
+        (share, poisoned)
     }
 
     fn run_of(&mut self, updates: Vec<Update>) -> (u32, RunFacts) {
@@ -383,11 +385,17 @@ impl World {
         (self.runs.len() as u32 - 1, facts)
     }
 
-    fn report(&mut self, index: usize, worker: u32, minted: Minted, share: Share<Parts>) {
+    fn report(
+        &mut self,
+        index: usize,
+        worker: u32,
+        minted: Minted,
+        (share, poisoned): (Share<Parts>, Option<DataflowError>),
+    ) {
         let Some(replica) = &mut self.replicas[index] else { return };
         let Minted { description, floor } = minted;
         let (incarnation, worker) = (replica.incarnation, WorkerIndex(worker));
-        let message = ShareMessage { sink: sink(), incarnation, description, floor, worker, share };
+        let message = ShareMessage { sink: sink(), incarnation, description, floor, worker, share, poisoned };
         let reported = replica.merge.report(message).expect("a rightful share is taken");
         for batch in reported.batches {
             assert_eq!((batch.sink, batch.incarnation), (sink(), incarnation));
@@ -419,7 +427,7 @@ impl World {
         let Some((minted, reported)) = due else { return };
         reported.insert(worker);
         let minted = *minted;
-        self.report(index, worker, minted, Share::Failed { reason: "the disk is full".to_owned() });
+        self.report(index, worker, minted, (Share::Failed { reason: "the disk is full".to_owned() }, None));
     }
 
     /// A message that must be refused, with a payload that must come back.
@@ -439,6 +447,7 @@ impl World {
             floor: minted.floor,
             worker: WorkerIndex(0),
             share: Share::Stashed(Parts(vec![part])),
+            poisoned: None,
         };
         match argument % 6 {
             0 => message.incarnation = IncarnationId::from_uuid(Uuid::from_u128(self.incarnations + 1)),

@@ -53,21 +53,23 @@ fn share() -> impl Strategy<Value = Share<Vec<PartDescriptor>>> {
         inline,
         proptest::collection::vec(part(), 0..4).prop_map(Share::Stashed),
         ".*".prop_map(|reason| Share::Failed { reason }),
-        (any::<u64>(), ".*").prop_map(|(at, message)| Share::Poisoned(DataflowError { at, message })),
         Just(Share::Dropped),
     ]
 }
 
 fn message() -> impl Strategy<Value = share::DisarmedShare> {
     let bounds = (0..u64::MAX).prop_flat_map(|lower| (Just(lower), lower + 1..=u64::MAX));
-    (any::<(u128, u128)>(), bounds, any::<(u64, u32)>(), share()).prop_map(
-        |((sink, incarnation), (lower, upper), (floor, worker), share)| ShareMessage {
+    let poisoned =
+        proptest::option::of((any::<u64>(), ".*").prop_map(|(at, message)| DataflowError { at, message }));
+    (any::<(u128, u128)>(), bounds, any::<(u64, u32)>(), share(), poisoned).prop_map(
+        |((sink, incarnation), (lower, upper), (floor, worker), share, poisoned)| ShareMessage {
             sink: SinkId::from_uuid(Uuid::from_u128(sink)),
             incarnation: IncarnationId::from_uuid(Uuid::from_u128(incarnation)),
             description: Description::new(Frontier::at(lower), Frontier::at(upper)).expect("ordered"),
             floor: Frontier::at(floor),
             worker: WorkerIndex(worker),
             share,
+            poisoned,
         },
     )
 }

@@ -1,0 +1,89 @@
+//! The deleter: what was given up is queued in the catalog first, then deleted from the store, then
+//! forgotten. The queue is durable, so a crash anywhere resumes (cases 12, 13).
+
+use std::{sync::Arc, time::Duration};
+
+use stash_blob::BlobStore;
+use stash_catalog::{Catalog, DeletionReason};
+use stash_types::{BlobKey, PartKey};
+
+use crate::{BatchError, ledger::Ledger};
+
+/// Keys a request takes at most: what the common stores allow in one bulk delete.
+const KEYS_A_REQUEST: u32 = 1000;
+
+/// What a pass of the deleter did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Objects deleted, or found gone.
+    pub deleted: u64,
+    /// Deletes the store refused for now; they are due again later.
+    pub deferred: u64,
+}
+
+/// Deletes what is queued, one pass at a time.
+#[derive(Debug)]
+pub(crate) struct Deleter {
+    store: Arc<dyn BlobStore>,
+    catalog: Arc<dyn Catalog>,
+    ledger: Arc<Ledger>,
+    pass: tokio::sync::Mutex<()>,
+}
+
+impl Deleter {
+    pub(crate) fn new(store: Arc<dyn BlobStore>, catalog: Arc<dyn Catalog>, ledger: Arc<Ledger>) -> Deleter {
+        Deleter { store, catalog, ledger, pass: tokio::sync::Mutex::new(()) }
+    }
+
+    /// Queues what was given up, then deletes until nothing is due.
+    pub(crate) async fn drain(&self) -> Result<Drained, BatchError> {
+        let _pass = self.pass.lock().await;
+        self.queue_given_up().await?;
+        let mut drained = Drained::default();
+        loop {
+            let due = self.catalog.deletions_due(KEYS_A_REQUEST).await?;
+            if due.is_empty() {
+                return Ok(drained);
+            }
+            let keys: Vec<PartKey> = due.iter().map(|row| row.key).collect();
+            let blobs: Vec<BlobKey> = keys.iter().map(|key| BlobKey::from(*key)).collect();
+            let mut gone = Vec::with_capacity(keys.len());
+            let mut stays = Vec::new();
+            for (key, deleted) in keys.iter().zip(self.store.delete(&blobs).await) {
+                match deleted.outcome {
+                    Ok(_) => gone.push(*key),
+                    Err(error) => {
+                        tracing::warn!(%key, %error, "delete failed, it is due again later");
+                        stays.push(*key);
+                    }
+                }
+            }
+            if !stays.is_empty() {
+                self.catalog.defer(&stays).await?;
+            }
+            self.catalog.dequeue(&gone).await?;
+            drained.deleted = drained.deleted.saturating_add(u64::try_from(gone.len()).unwrap_or(u64::MAX));
+            drained.deferred =
+                drained.deferred.saturating_add(u64::try_from(stays.len()).unwrap_or(u64::MAX));
+        }
+    }
+
+    async fn queue_given_up(&self) -> Result<(), BatchError> {
+        for (sink, keys) in self.ledger.given_up() {
+            self.catalog.enqueue(sink, &keys, DeletionReason::Surrendered).await?;
+            self.ledger.settle(&keys);
+        }
+        Ok(())
+    }
+
+    /// Drains whenever something was given up, and now and then for what failed or another process queued.
+    pub(crate) async fn run(self: Arc<Self>) {
+        loop {
+            if let Err(error) = self.drain().await {
+                tracing::warn!(%error, "deleter: pass failed, the queue is kept");
+            }
+            // The timer only bounds how long a failed delete waits; nothing is decided by it.
+            let _ = tokio::time::timeout(Duration::from_secs(1), self.ledger.wait()).await;
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What can go wrong while a batch is written or read.
+
+use stash_blob::BlobError;
+use stash_catalog::CatalogError;
+use stash_part::PartError;
+
+use crate::Absence;
+
+/// What went wrong, by what the caller may do next.
+#[derive(Debug, thiserror::Error)]
+pub enum BatchError {
+    /// Fix the call.
+    #[error("{what}")]
+    InvalidUsage {
+        /// What does not fit, with the frontiers or ids at fault.
+        what: String,
+    },
+    /// More memory is wanted at once than the budget can ever give.
+    #[error(
+        "{wanted} bytes of memory are needed at once, but the budget gives at most {largest}: raise memory_bytes"
+    )]
+    OverBudget {
+        /// Bytes wanted.
+        wanted: u64,
+        /// The largest that can be granted.
+        largest: u64,
+    },
+    /// What was asked for is not there, for a known reason.
+    #[error(transparent)]
+    Absent(#[from] Absence),
+    /// Updates cannot be sorted, encoded or decoded.
+    #[error("{context}: {source}")]
+    Part {
+        /// The key or description.
+        context: String,
+        /// What the codec says.
+        source: PartError,
+    },
+    /// The store failed, after the tries allowed.
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    /// The catalog failed.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// Another worker's failure took the shared batch.
+    #[error("{what}")]
+    SharedFailed {
+        /// What happened to it.
+        what: String,
+    },
+    /// Local scratch files failed.
+    #[error("scratch file: {what}")]
+    Scratch {
+        /// What happened.
+        what: String,
+    },
+    /// Background work ended early: the process is closing, or a task panicked.
+    #[error("{what} ended early")]
+    Ended {
+        /// What ended.
+        what: &'static str,
+    },
+}
+
+impl BatchError {
+    /// Names what a codec error is about.
+    pub(crate) fn part(context: impl std::fmt::Display) -> impl FnOnce(PartError) -> BatchError {
+        let context = context.to_string();
+        move |source| BatchError::Part { context, source }
+    }
+}

@@ -1,0 +1,300 @@
+//! What the workers of one process share, and what one process writes for one incarnation.
+
+use std::{
+    fmt,
+    future::Future,
+    num::NonZeroU32,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+use stash_blob::BlobStore;
+use stash_catalog::Catalog;
+use stash_part::{EncodedPart, RowSchema};
+use stash_types::{
+    Description, DisarmedShare, Frontier, IncarnationId, PartDescriptor, PartName, ShardId, ShareMessage,
+    SinkId, WorkerIndex,
+};
+use tokio::{sync::oneshot, task::JoinSet};
+
+use crate::{
+    BatchConfig, BatchError, Budget, Drained, OwnedParts, SharedBatches,
+    deleter::Deleter,
+    ledger::Ledger,
+    share::{ShareBuilder, ShareSpec},
+    upload,
+};
+
+/// Counts since the process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessCounters {
+    /// Parts that were PUT.
+    pub puts: u64,
+    /// Bytes of them.
+    pub put_bytes: u64,
+    /// Keys this process is still responsible for.
+    pub ledger_keys: u64,
+}
+
+/// The store, the catalog, the memory, the ledger and the deleter of one process. Clones share it.
+///
+/// - It lives on a tokio runtime, and its background work ends with the last clone.
+/// - [`Process::close`] deletes what this process wrote and nobody references. Without it, what is left is
+///   found by the next opening of an incarnation, or by the sweep.
+#[derive(Clone)]
+pub struct Process {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Arc<dyn BlobStore>,
+    catalog: Arc<dyn Catalog>,
+    config: BatchConfig,
+    budget: Budget,
+    ledger: Arc<Ledger>,
+    deleter: Arc<Deleter>,
+    slots: SharedBatches,
+    tasks: Mutex<JoinSet<()>>,
+    puts: AtomicU64,
+    put_bytes: AtomicU64,
+}
+
+impl Process {
+    /// Starts the process's background work. Must be called on a tokio runtime.
+    pub fn start(
+        store: Arc<dyn BlobStore>,
+        catalog: Arc<dyn Catalog>,
+        config: BatchConfig,
+    ) -> Result<Process, BatchError> {
+        let config = config.checked()?;
+        let ledger = Arc::new(Ledger::default());
+        let deleter = Arc::new(Deleter::new(Arc::clone(&store), Arc::clone(&catalog), Arc::clone(&ledger)));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&deleter).run());
+        let shared = Shared {
+            budget: Budget::new(config.memory_bytes),
+            store,
+            catalog,
+            config,
+            ledger,
+            deleter,
+            slots: SharedBatches::default(),
+            tasks: Mutex::new(tasks),
+            puts: AtomicU64::new(0),
+            put_bytes: AtomicU64::new(0),
+        };
+        Ok(Process { shared: Arc::new(shared) })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn BlobStore> {
+        &self.shared.store
+    }
+
+    /// The catalog.
+    pub fn catalog(&self) -> &Arc<dyn Catalog> {
+        &self.shared.catalog
+    }
+
+    /// The knobs, within the memory.
+    pub fn config(&self) -> &BatchConfig {
+        &self.shared.config
+    }
+
+    /// The memory.
+    pub fn budget(&self) -> &Budget {
+        &self.shared.budget
+    }
+
+    /// Counts so far.
+    pub fn counters(&self) -> ProcessCounters {
+        ProcessCounters {
+            puts: self.shared.puts.load(Ordering::Relaxed),
+            put_bytes: self.shared.put_bytes.load(Ordering::Relaxed),
+            ledger_keys: u64::try_from(self.shared.ledger.len()).unwrap_or(u64::MAX),
+        }
+    }
+
+    pub(crate) fn slots(&self) -> &SharedBatches {
+        &self.shared.slots
+    }
+
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.shared.ledger
+    }
+
+    /// Lets the deleter look at the queue now.
+    pub fn wake_deleter(&self) {
+        self.shared.ledger.wake();
+    }
+
+    /// Deletes all that is due: given up here, or queued by anyone.
+    pub async fn drain(&self) -> Result<Drained, BatchError> {
+        self.shared.deleter.drain().await
+    }
+
+    /// Gives up everything this process still owns and deletes what no row references.
+    pub async fn close(&self) -> Result<Drained, BatchError> {
+        self.shared.slots.abandon_all();
+        self.shared.ledger.surrender_all();
+        self.drain().await
+    }
+
+    /// Runs `work` to its end even if the caller stops waiting, and answers with its result.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        let (answer, receiver) = oneshot::channel();
+        let mut tasks = self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
+            let _ = answer.send(work.await);
+        });
+        receiver
+    }
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Process")
+            .field("store", &self.shared.store.location())
+            .field("catalog", &self.shared.catalog.location())
+            .field("budget", &self.shared.budget)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Runs CPU work: in place while it is small, else on the blocking pool so that other tasks go on.
+pub(crate) async fn compute<T: Send + 'static>(
+    bytes: u64,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, BatchError> {
+    /// About a hundred microseconds of sorting; below it a hand-over costs more than it frees.
+    const IN_PLACE_BYTES_MAX: u64 = 64 << 10;
+    if bytes <= IN_PLACE_BYTES_MAX {
+        return Ok(work());
+    }
+    tokio::task::spawn_blocking(work).await.map_err(|_| BatchError::Ended { what: "background computation" })
+}
+
+/// What one process is told about the incarnation it writes.
+#[derive(Clone, Debug)]
+pub struct IncarnationSpec {
+    /// The sink.
+    pub sink: SinkId,
+    /// Its blob namespace.
+    pub shard: ShardId,
+    /// Its row schema.
+    pub schema: RowSchema,
+    /// Where it ends, or the empty frontier.
+    pub up_to: Frontier,
+    /// The rendering.
+    pub incarnation: IncarnationId,
+    /// This process among the replica's, from 0.
+    pub process: u32,
+    /// Workers of the whole replica.
+    pub workers: NonZeroU32,
+    /// Workers in this process.
+    pub local_workers: NonZeroU32,
+}
+
+/// What one process writes for one incarnation. Shared by its workers.
+#[derive(Debug)]
+pub struct IncarnationWriter {
+    process: Process,
+    spec: IncarnationSpec,
+    next_n: AtomicU64,
+    next_run: AtomicU32,
+}
+
+impl IncarnationWriter {
+    /// A writer for a registered incarnation (register before PUT). One per process and incarnation: the
+    /// numbers of its parts never reset (I19).
+    pub fn new(process: Process, spec: IncarnationSpec) -> Result<Arc<IncarnationWriter>, BatchError> {
+        if spec.local_workers > spec.workers {
+            return Err(BatchError::InvalidUsage {
+                what: format!(
+                    "{} local workers of {} in all: a process has at most all of them",
+                    spec.local_workers, spec.workers
+                ),
+            });
+        }
+        Ok(Arc::new(IncarnationWriter {
+            process,
+            spec,
+            next_n: AtomicU64::new(0),
+            next_run: AtomicU32::new(0),
+        }))
+    }
+
+    /// What it was told.
+    pub fn spec(&self) -> &IncarnationSpec {
+        &self.spec
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Opens `worker`'s share of a minted description. Every local worker opens one, also with no updates.
+    pub fn share(
+        self: &Arc<Self>,
+        worker: WorkerIndex,
+        description: Description,
+        floor: Frontier,
+    ) -> Result<ShareBuilder, BatchError> {
+        ShareBuilder::open(self, ShareSpec { worker, description, floor })
+    }
+
+    /// Arms a share that came over a serializing channel: this process now owns its parts. The keys are
+    /// completed under the writer's own sink, so a forged descriptor cannot reach another (I23).
+    pub fn arm(&self, message: DisarmedShare) -> Result<ShareMessage<OwnedParts>, BatchError> {
+        if (message.sink, message.incarnation) != (self.spec.sink, self.spec.incarnation) {
+            return Err(BatchError::InvalidUsage {
+                what: format!(
+                    "a share of sink {} and incarnation {} arrived at sink {} and incarnation {}",
+                    message.sink, message.incarnation, self.spec.sink, self.spec.incarnation
+                ),
+            });
+        }
+        let description = message.description;
+        Ok(message.map(|parts| self.owned(description, parts)))
+    }
+
+    /// Gives up what the workers of this process hold of the incarnation and has not left them yet.
+    pub fn abandon(&self) {
+        self.process.slots().abandon(self.spec.incarnation);
+    }
+
+    pub(crate) fn next_run(&self) -> u32 {
+        self.next_run.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn owned(&self, description: Description, parts: Vec<PartDescriptor>) -> OwnedParts {
+        let IncarnationSpec { sink, shard, incarnation, .. } = self.spec;
+        OwnedParts::new(Arc::clone(self.process.ledger()), sink, shard, incarnation, description, parts)
+    }
+
+    /// Uploads one encoded part under a fresh key.
+    pub(crate) async fn put(
+        &self,
+        description: Description,
+        part: &EncodedPart,
+    ) -> Result<OwnedParts, BatchError> {
+        let n = self.next_n.fetch_add(1, Ordering::Relaxed);
+        let descriptor = part.descriptor(self.spec.process, n);
+        let name =
+            PartName { incarnation: self.spec.incarnation, description, process: self.spec.process, n };
+        let shared = &self.process.shared;
+        let key = name.under(self.spec.shard);
+        let attempts = shared.config.attempts_max;
+        upload::put_part(&shared.store, &shared.ledger, self.spec.sink, key, part, attempts).await?;
+        shared.puts.fetch_add(1, Ordering::Relaxed);
+        shared.put_bytes.fetch_add(part.len, Ordering::Relaxed);
+        Ok(self.owned(description, vec![descriptor]))
+    }
+}

@@ -1,0 +1,264 @@
+//! Reading an accepted batch: consolidated, times kept, within the budget.
+//!
+//! - Within a group all runs are merged, inline ones too, and equal (row, time) are summed. Groups are
+//!   disjoint by row and follow one another unmerged.
+//! - Only times of the accepted piece are given out; what lies wholly outside is not even fetched (I6).
+//! - Memory is reserved for all runs of a group at once. Where the budget cannot hold them, sets of runs are
+//!   merged into local files without a name first, as often as it takes.
+//! - What is not there is a typed [`Absence`](crate::Absence), never an empty batch.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs::File,
+    io::Write,
+    sync::Arc,
+};
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::{Schema, SchemaRef};
+use futures::Stream;
+use stash_catalog::BatchRow;
+use stash_part::{EncodedPart, PartEncoder, PartError, PartMeta, RowSchema, Sorted};
+use stash_types::{Description, Frontier, IncarnationId, PartKey, PartName, ShardId, SinkId};
+
+use crate::{
+    BatchError, Process, Traffic,
+    budget::Reservation,
+    process::compute,
+    run::{Origin, Run, RunStream, SortedMerge, StoredPart},
+    spill::{GROUP, encode_options},
+};
+
+/// What is to be read.
+#[derive(Clone, Debug)]
+pub struct BatchSource {
+    /// The sink.
+    pub sink: SinkId,
+    /// Its blob namespace.
+    pub shard: ShardId,
+    /// Its row schema.
+    pub schema: RowSchema,
+    /// The accepted batch.
+    pub batch: BatchRow,
+    /// Only updates at or after this are given out; the batch's own lower, or later.
+    pub from: Frontier,
+}
+
+/// The updates of a batch, a piece at a time.
+pub struct BatchReader {
+    process: Process,
+    source: Origins,
+    groups: VecDeque<Vec<Run>>,
+    open: Option<(SortedMerge, Reservation)>,
+    output: Option<SchemaRef>,
+}
+
+/// What every run of a batch has in common.
+#[derive(Clone, Debug)]
+struct Origins {
+    sink: SinkId,
+    shard: ShardId,
+    schema: RowSchema,
+    incarnation: IncarnationId,
+    piece: Description,
+}
+
+impl BatchReader {
+    /// Opens a batch; nothing is read and no memory reserved before the first [`BatchReader::next`].
+    pub fn open(process: &Process, source: BatchSource) -> BatchReader {
+        let BatchSource { sink, shard, schema, batch, from } = source;
+        let mut groups: BTreeMap<u32, Vec<Run>> = BTreeMap::new();
+        let piece = Description::new(batch.lower.max(from), batch.upper);
+        if piece.is_some() {
+            let mut parts: BTreeMap<u32, Vec<_>> = BTreeMap::new();
+            for part in batch.parts {
+                parts.entry(part.descriptor.group).or_default().push(part);
+            }
+            for (group, parts) in parts {
+                groups.entry(group).or_default().extend(Run::of_parts(parts));
+            }
+            for run in batch.inline {
+                groups.entry(run.group).or_default().push(Run::Inline(run));
+            }
+        }
+        let output = declared_output(&schema);
+        // A piece that covers no time has no groups either, so what stands for it is never asked.
+        let piece = piece.unwrap_or(batch.offered);
+        let source = Origins { sink, shard, schema, incarnation: batch.incarnation, piece };
+        BatchReader {
+            process: process.clone(),
+            source,
+            groups: groups.into_values().collect(),
+            open: None,
+            output,
+        }
+    }
+
+    /// The columns that are given out: the sink's as declared, then `_time` (UInt64) and `_diff` (Int64).
+    pub fn schema(&self) -> SchemaRef {
+        self.output.clone().unwrap_or_else(|| Arc::clone(self.source.schema.full_schema()))
+    }
+
+    /// The next updates, sorted by (row, time) within their group; `None` at the end of the batch.
+    pub async fn next(&mut self) -> Result<Option<RecordBatch>, BatchError> {
+        loop {
+            let Some((merge, _)) = &mut self.open else {
+                let Some(runs) = self.groups.pop_front() else { return Ok(None) };
+                self.open = Some(self.source.merge(&self.process, runs).await?);
+                continue;
+            };
+            match merge.next().await? {
+                Some(sorted) => return self.declared(sorted).map(Some),
+                None => self.open = None,
+            }
+        }
+    }
+
+    /// The same as a stream, which ends after its first error.
+    pub fn into_stream(self) -> impl Stream<Item = Result<RecordBatch, BatchError>> {
+        futures::stream::unfold(Some(self), |reader| async move {
+            let mut reader = reader?;
+            match reader.next().await {
+                Ok(Some(batch)) => Some((Ok(batch), Some(reader))),
+                Ok(None) => None,
+                Err(error) => Some((Err(error), None)),
+            }
+        })
+    }
+
+    /// Packs stored columns back into the declared types, where they differ.
+    fn declared(&self, sorted: Sorted) -> Result<RecordBatch, BatchError> {
+        let stored = sorted.into_updates().into_batch();
+        let Some(output) = &self.output else { return Ok(stored) };
+        let named = BatchError::part(format!("rows of sink {}", self.source.sink));
+        let rows = self.source.schema.restore(&stored).map_err(named)?;
+        let mut columns: Vec<ArrayRef> = rows.columns().to_vec();
+        columns.extend(stored.columns().iter().skip(rows.num_columns()).cloned());
+        RecordBatch::try_new(Arc::clone(output), columns).map_err(|error| BatchError::Part {
+            context: format!("rows of sink {}", self.source.sink),
+            source: PartError::SchemaMismatch(error.to_string()),
+        })
+    }
+}
+
+/// The full schema with the declared types, or `None` where the stored ones are the same.
+fn declared_output(schema: &RowSchema) -> Option<SchemaRef> {
+    let (declared, row) = (schema.declared_schema(), schema.row_schema());
+    if declared.fields() == row.fields() {
+        return None;
+    }
+    let fields =
+        declared.fields().iter().chain(schema.full_schema().fields().iter().skip(row.fields().len()));
+    Some(Arc::new(Schema::new(fields.cloned().collect::<Vec<_>>())))
+}
+
+impl Origins {
+    /// Opens the merge of a group, with the memory it needs.
+    async fn merge(
+        &self,
+        process: &Process,
+        mut runs: Vec<Run>,
+    ) -> Result<(SortedMerge, Reservation), BatchError> {
+        let config = process.config();
+        let largest = process.budget().largest(Traffic::Read);
+        while SortedMerge::memory_bytes(&runs, config) > largest {
+            let fan_in = (2..=runs.len())
+                .rev()
+                .find(|n| SortedMerge::memory_bytes(runs.get(..*n).unwrap_or(&[]), config) <= largest / 2);
+            let Some(fan_in) = fan_in else {
+                let wanted = SortedMerge::memory_bytes(runs.get(..2).unwrap_or(&runs), config);
+                return Err(BatchError::OverBudget { wanted: wanted.saturating_mul(2), largest });
+            };
+            let rest = runs.split_off(fan_in);
+            tracing::info!(sink = %self.sink, runs = fan_in, left = rest.len(), "merging runs into a scratch file");
+            let merged = self.scratch(process, runs).await?;
+            // The merged run goes last, so that every run is merged about equally often.
+            runs = rest;
+            runs.push(merged);
+        }
+        let memory = SortedMerge::memory_bytes(&runs, config);
+        let reservation = process.budget().reserve(Traffic::Read, memory).await?;
+        Ok((self.open(process, runs), reservation))
+    }
+
+    fn open(&self, process: &Process, runs: Vec<Run>) -> SortedMerge {
+        let open = |run| RunStream::open(process, self.sink, self.shard, &self.schema, run, self.piece);
+        SortedMerge::new(&self.schema, runs.into_iter().map(open).collect())
+    }
+
+    /// Merges runs into one, in a local file that has no name and goes with its last reader.
+    async fn scratch(&self, process: &Process, runs: Vec<Run>) -> Result<Run, BatchError> {
+        let config = process.config();
+        let failed = |what: std::io::Error| BatchError::Scratch { what: what.to_string() };
+        let memory = SortedMerge::memory_bytes(&runs, config).saturating_add(config.row_group_bytes_max);
+        let _memory = process.budget().reserve(Traffic::Read, memory).await?;
+        let mut file = ScratchWriter {
+            file: Arc::new(tempfile::tempfile().map_err(failed)?),
+            written: 0,
+            parts: Vec::new(),
+            key: self.scratch_key(),
+        };
+        let mut merge = self.open(process, runs);
+        let mut encoder: Option<PartEncoder> = None;
+        let named = || BatchError::part(format!("scratch run of sink {}", self.sink));
+        while let Some(sorted) = merge.next().await? {
+            let mut open = match encoder.take() {
+                Some(open) => open,
+                None => {
+                    let meta = PartMeta {
+                        sink: self.sink,
+                        description: self.piece,
+                        group: GROUP,
+                        run: 0,
+                        ordinal: 0,
+                    };
+                    PartEncoder::new(&self.schema, meta, encode_options(config)).map_err(named())?
+                }
+            };
+            let open =
+                compute(u64::MAX, move || open.write(&sorted).map(|()| open)).await?.map_err(named())?;
+            // One row group a part: what the encoder holds is what was reserved.
+            let full =
+                u64::try_from(open.encoded_bytes()).unwrap_or(u64::MAX) >= config.row_group_bytes_max / 2;
+            if full {
+                file = file.append(open.finish().map_err(named())?).await?;
+            } else {
+                encoder = Some(open);
+            }
+        }
+        if let Some(open) = encoder {
+            file = file.append(open.finish().map_err(named())?).await?;
+        }
+        Ok(Run::Scratch(file.parts))
+    }
+
+    fn scratch_key(&self) -> PartKey {
+        PartName { incarnation: self.incarnation, description: self.piece, process: 0, n: 0 }
+            .under(self.shard)
+    }
+}
+
+struct ScratchWriter {
+    file: Arc<File>,
+    written: u64,
+    parts: Vec<StoredPart>,
+    key: PartKey,
+}
+
+impl ScratchWriter {
+    async fn append(mut self, part: EncodedPart) -> Result<ScratchWriter, BatchError> {
+        let ordinal = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
+        self.parts.push(StoredPart {
+            key: self.key,
+            descriptor: part.descriptor(0, u64::from(ordinal)),
+            origin: Origin::Scratch(Arc::clone(&self.file), self.written),
+        });
+        self.written = self.written.saturating_add(part.len);
+        compute(u64::MAX, move || {
+            let mut file: &File = &self.file;
+            part.chunks.iter().try_for_each(|chunk| file.write_all(chunk)).map(|()| self)
+        })
+        .await?
+        .map_err(|error| BatchError::Scratch { what: format!("write: {error}") })
+    }
+}

@@ -1,0 +1,343 @@
+//! Reading runs: parts of a run one after another, row groups with one ahead, k runs merged.
+//!
+//! A part's tail is read and checked first, then only the row groups that hold wanted times, each checked
+//! before it is decoded (I22). A run holds at most two row groups: one in the merge, one on its way.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs::File,
+    ops::Range,
+    os::unix::fs::FileExt,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use stash_blob::{BlobError, BlobStore};
+use stash_catalog::{Catalog, PartRow};
+use stash_part::{MergeStep, PartError, PartLayout, RowSchema, RunMerge, Sorted};
+use stash_types::{BlobKey, Description, InlineRun, PartDescriptor, PartKey, ShardId, SinkId};
+use tokio::task::JoinSet;
+
+use crate::{
+    Absence, BatchConfig, BatchError, Process, absence,
+    process::compute,
+    spill::OUTPUT_ROWS,
+    upload::{pause, worth_another_try},
+};
+
+/// A sorted run as it lies somewhere.
+#[derive(Debug)]
+pub(crate) enum Run {
+    /// Parts in the store, in row order.
+    Parts(Vec<PartRow>),
+    /// Updates that came with the batch.
+    Inline(InlineRun),
+    /// What an earlier pass merged, in a local file that has no name.
+    Scratch(Vec<StoredPart>),
+}
+
+/// A part and where its bytes lie.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredPart {
+    /// Its key; in a scratch file, that of the batch's part it was merged from first.
+    pub(crate) key: PartKey,
+    /// What is said of its bytes.
+    pub(crate) descriptor: PartDescriptor,
+    /// Where they lie.
+    pub(crate) origin: Origin,
+}
+
+/// Where a part's bytes lie.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    /// In the store, under the part's key.
+    Store,
+    /// In a local file, from this offset on.
+    Scratch(Arc<File>, u64),
+}
+
+impl Run {
+    /// The runs these parts form, in the order they were begun.
+    pub(crate) fn of_parts(parts: Vec<PartRow>) -> Vec<Run> {
+        let mut runs: BTreeMap<(u32, u32), Vec<PartRow>> = BTreeMap::new();
+        for part in parts {
+            runs.entry((part.descriptor.process, part.descriptor.run)).or_default().push(part);
+        }
+        runs.into_values()
+            .map(|mut parts| {
+                parts.sort_by_key(|part| part.descriptor.ordinal);
+                Run::Parts(parts)
+            })
+            .collect()
+    }
+
+    /// The numbers of its parts.
+    pub(crate) fn numbers(&self) -> Vec<(u32, u64)> {
+        match self {
+            Run::Parts(parts) => parts.iter().map(|part| (part.name.process, part.name.n)).collect(),
+            Run::Inline(_) | Run::Scratch(_) => Vec::new(),
+        }
+    }
+
+    /// The largest piece of it that is decoded at once, in bytes.
+    fn piece_bytes(&self, config: &BatchConfig) -> u64 {
+        match self {
+            Run::Parts(parts) => parts
+                .iter()
+                .map(|part| part.descriptor.facts.uncompressed_bytes.min(config.row_group_bytes_max))
+                .max()
+                .unwrap_or(0),
+            Run::Inline(run) => run.facts.uncompressed_bytes,
+            Run::Scratch(_) => config.row_group_bytes_max,
+        }
+    }
+}
+
+/// Where the parts of a run are read.
+#[derive(Clone, Debug)]
+struct Place {
+    store: Arc<dyn BlobStore>,
+    catalog: Arc<dyn Catalog>,
+    sink: SinkId,
+    shard: ShardId,
+    schema: RowSchema,
+    piece: Description,
+    attempts_max: u32,
+}
+
+/// A run being read, with its next piece on the way.
+#[derive(Debug)]
+pub(crate) struct RunStream {
+    ahead: JoinSet<(Cursor, Result<Option<Sorted>, BatchError>)>,
+    idle: Option<Cursor>,
+}
+
+#[derive(Debug)]
+struct Cursor {
+    place: Place,
+    parts: VecDeque<StoredPart>,
+    open: Option<OpenPart>,
+    inline: Option<InlineRun>,
+}
+
+#[derive(Debug)]
+struct OpenPart {
+    part: StoredPart,
+    layout: Arc<PartLayout>,
+    row_groups: VecDeque<usize>,
+}
+
+impl RunStream {
+    /// Opens a run for the updates of `piece`; nothing is read yet.
+    pub(crate) fn open(
+        process: &Process,
+        sink: SinkId,
+        shard: ShardId,
+        schema: &RowSchema,
+        run: Run,
+        piece: Description,
+    ) -> RunStream {
+        let place = Place {
+            store: Arc::clone(process.store()),
+            catalog: Arc::clone(process.catalog()),
+            sink,
+            shard,
+            schema: schema.clone(),
+            piece,
+            attempts_max: process.config().attempts_max,
+        };
+        let stored = |row: PartRow| StoredPart {
+            key: row.name.under(shard),
+            descriptor: row.descriptor,
+            origin: Origin::Store,
+        };
+        let (parts, inline) = match run {
+            Run::Parts(rows) => (rows.into_iter().map(stored).collect(), None),
+            Run::Scratch(parts) => (parts.into(), None),
+            Run::Inline(run) => (VecDeque::new(), Some(run)),
+        };
+        let cursor = Cursor { place, parts, open: None, inline };
+        RunStream { ahead: JoinSet::new(), idle: Some(cursor) }
+    }
+
+    /// Starts to read the next piece.
+    fn prefetch(&mut self) {
+        if let Some(mut cursor) = self.idle.take() {
+            self.ahead.spawn(async move {
+                let piece = cursor.next().await;
+                (cursor, piece)
+            });
+        }
+    }
+
+    /// The next piece of the run, in row order; `None` at its end. Reading goes on with the one after.
+    async fn next(&mut self) -> Result<Option<Sorted>, BatchError> {
+        self.prefetch();
+        let Some(joined) = self.ahead.join_next().await else { return Ok(None) };
+        let (cursor, piece) = joined.map_err(|_| BatchError::Ended { what: "reading ahead" })?;
+        let piece = piece?;
+        if piece.is_some() {
+            self.idle = Some(cursor);
+            self.prefetch();
+        }
+        Ok(piece)
+    }
+}
+
+impl Cursor {
+    async fn next(&mut self) -> Result<Option<Sorted>, BatchError> {
+        if let Some(run) = self.inline.take() {
+            return self.place.decode_inline(run).await.map(Some);
+        }
+        loop {
+            if let Some(open) = &mut self.open
+                && let Some(index) = open.row_groups.pop_front()
+            {
+                return self.place.row_group(&open.part, &open.layout, index).await.map(Some);
+            }
+            let Some(part) = self.parts.pop_front() else { return Ok(None) };
+            self.open = Some(self.place.open_part(part).await?);
+        }
+    }
+}
+
+impl Place {
+    async fn decode_inline(&self, run: InlineRun) -> Result<Sorted, BatchError> {
+        let (schema, piece) = (self.schema.clone(), self.piece);
+        let bytes = run.facts.uncompressed_bytes;
+        compute(bytes, move || {
+            stash_part::decode_inline(&schema, &run)?.between(piece.lower(), piece.upper())
+        })
+        .await?
+        .map_err(BatchError::part(format!("inline run of sink {}, piece {}", self.sink, self.piece)))
+    }
+
+    async fn open_part(&self, part: StoredPart) -> Result<OpenPart, BatchError> {
+        let (key, descriptor) = (part.key, &part.descriptor);
+        let start = descriptor.len.checked_sub(descriptor.tail_len).ok_or_else(|| Absence::Corrupt {
+            key,
+            what: "its descriptor has a tail longer than the object".to_owned(),
+        })?;
+        let tail = self.fetch(&part, start..descriptor.len).await?;
+        let layout = PartLayout::parse(&self.schema, descriptor, tail).map_err(|error| bad(key, error))?;
+        let row_groups = layout.prune(self.piece.lower(), self.piece.upper()).into();
+        Ok(OpenPart { part, layout: Arc::new(layout), row_groups })
+    }
+
+    async fn row_group(
+        &self,
+        part: &StoredPart,
+        layout: &Arc<PartLayout>,
+        index: usize,
+    ) -> Result<Sorted, BatchError> {
+        let span = layout.row_groups().get(index).ok_or(BatchError::Ended { what: "a row group's span" })?;
+        let bytes = self.fetch(part, span.range.clone()).await?;
+        let (layout, piece) = (Arc::clone(layout), self.piece);
+        let uncompressed = u64::try_from(span.uncompressed_bytes).unwrap_or(u64::MAX);
+        compute(uncompressed, move || layout.decode_row_group(index, bytes, piece.lower(), piece.upper()))
+            .await?
+            .map_err(|error| bad(part.key, error))
+    }
+
+    async fn fetch(&self, part: &StoredPart, range: Range<u64>) -> Result<Bytes, BatchError> {
+        let key = part.key;
+        if let Origin::Scratch(file, offset) = &part.origin {
+            return read_scratch(Arc::clone(file), *offset, range).await;
+        }
+        let blob = BlobKey::from(key);
+        let mut attempt = 1;
+        loop {
+            match self.store.get_range(&blob, range.clone()).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(BlobError::NotFound { .. }) => {
+                    return Err(absence::of_part(&self.catalog, self.sink, key).await?.into());
+                }
+                Err(error) if attempt < self.attempts_max && worth_another_try(&error) => {
+                    tracing::warn!(%key, attempt, %error, "get failed, trying again");
+                    tokio::time::sleep(pause(attempt)).await;
+                    attempt += 1;
+                }
+                Err(error) => return self.short_or(key, &blob, range, error).await,
+            }
+        }
+    }
+
+    /// An object that ends too early is damaged, not unavailable (case 16).
+    async fn short_or(
+        &self,
+        key: PartKey,
+        blob: &BlobKey,
+        range: Range<u64>,
+        error: BlobError,
+    ) -> Result<Bytes, BatchError> {
+        match self.store.head(blob).await {
+            Ok(Some(len)) if len < range.end => Err(Absence::Corrupt {
+                key,
+                what: format!(
+                    "the object has {len} bytes, {} were to be read up to {}",
+                    range.end - range.start,
+                    range.end
+                ),
+            }
+            .into()),
+            _ => Err(error.into()),
+        }
+    }
+}
+
+fn bad(key: PartKey, error: PartError) -> BatchError {
+    if error.is_corrupt() {
+        Absence::Corrupt { key, what: error.to_string() }.into()
+    } else {
+        BatchError::part(key)(error)
+    }
+}
+
+async fn read_scratch(file: Arc<File>, offset: u64, range: Range<u64>) -> Result<Bytes, BatchError> {
+    let scratch = |what: String| BatchError::Scratch { what };
+    let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+    let read = move || {
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, offset.saturating_add(range.start)).map(|()| Bytes::from(bytes))
+    };
+    compute(u64::MAX, read).await?.map_err(|error| scratch(format!("read: {error}")))
+}
+
+/// A consolidating merge of runs.
+pub(crate) struct SortedMerge {
+    merge: RunMerge,
+    streams: Vec<RunStream>,
+}
+
+impl SortedMerge {
+    pub(crate) fn new(schema: &RowSchema, mut streams: Vec<RunStream>) -> SortedMerge {
+        streams.iter_mut().for_each(RunStream::prefetch);
+        SortedMerge { merge: RunMerge::new(schema, streams.len(), OUTPUT_ROWS), streams }
+    }
+
+    /// What merging these runs needs at once: two pieces of each, and the output.
+    pub(crate) fn memory_bytes(runs: &[Run], config: &BatchConfig) -> u64 {
+        let pieces: u64 = runs.iter().map(|run| run.piece_bytes(config)).sum();
+        let output = runs.iter().map(|run| run.piece_bytes(config)).max().unwrap_or(0);
+        pieces.saturating_add(output).saturating_mul(2)
+    }
+
+    /// The next consolidated updates in row order; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Sorted>, BatchError> {
+        loop {
+            match self.merge.step().map_err(BatchError::part("merging runs"))? {
+                MergeStep::Ready(sorted) => return Ok(Some(sorted)),
+                MergeStep::Done => return Ok(None),
+                MergeStep::Need(run) => {
+                    let stream = self.streams.get_mut(run).ok_or(BatchError::Ended { what: "a run" })?;
+                    match stream.next().await? {
+                        Some(sorted) => {
+                            self.merge.push(run, sorted).map_err(BatchError::part("merging runs"))?
+                        }
+                        None => self.merge.finish(run).map_err(BatchError::part("merging runs"))?,
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! One worker's share of one description, from its first update to the message that reports it.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use stash_part::Updates;
+use stash_types::{DataflowError, Description, Frontier, Share, ShareMessage, WorkerIndex};
+
+use crate::{
+    BatchError, OwnedParts, Traffic,
+    process::{IncarnationWriter, compute},
+    shared_batch::{Arrival, SharedBatch},
+    spill::{self, HELD_FACTOR, Held, bytes_of},
+};
+
+/// Which share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareSpec {
+    /// Whose it is.
+    pub worker: WorkerIndex,
+    /// The description it contributes to.
+    pub description: Description,
+    /// The floor the description was minted with: updates below it are left out.
+    pub floor: Frontier,
+}
+
+/// Takes a worker's updates for one description and makes its share.
+///
+/// - Updates may come in any order and in any number of pieces; rows may repeat, diffs may cancel.
+/// - Whoever opens one finishes it, also without updates: silence would stall the merge.
+/// - Dropping it unfinished fails the description for the whole process.
+#[must_use = "a share that is not finished stalls the merge: finish it or fail it"]
+#[derive(Debug)]
+pub struct ShareBuilder {
+    writer: Arc<IncarnationWriter>,
+    spec: ShareSpec,
+    slot: Arc<SharedBatch>,
+    failed: Option<String>,
+    reported: bool,
+}
+
+impl ShareBuilder {
+    pub(crate) fn open(writer: &Arc<IncarnationWriter>, spec: ShareSpec) -> Result<ShareBuilder, BatchError> {
+        let workers = writer.spec().workers;
+        if spec.worker.0 >= workers.get() {
+            return Err(BatchError::InvalidUsage {
+                what: format!("worker {} of {workers}: workers count from 0", spec.worker),
+            });
+        }
+        let slot = writer.process().slots().touch(writer, spec.description);
+        Ok(ShareBuilder { writer: Arc::clone(writer), spec, slot, failed: None, reported: false })
+    }
+
+    /// Which share this is.
+    pub fn spec(&self) -> ShareSpec {
+        self.spec
+    }
+
+    /// Adds updates: the sink's columns, then `_time` and `_diff`. Waits while the memory budget is spent.
+    ///
+    /// Times outside the description are refused (I3), as are other columns; nothing of the piece is taken
+    /// then, and the builder goes on. Times below the floor or at and above the sink's `up_to` are left out.
+    pub async fn push(&mut self, batch: RecordBatch) -> Result<(), BatchError> {
+        if let Some(reason) = &self.failed {
+            return Err(BatchError::SharedFailed { what: reason.clone() });
+        }
+        let updates = self.admit(batch)?;
+        if updates.is_empty() {
+            return Ok(());
+        }
+        let pushed = self.push_admitted(updates).await;
+        if let Err(error) = &pushed {
+            self.failed = Some(error.to_string());
+        }
+        pushed
+    }
+
+    fn admit(&self, batch: RecordBatch) -> Result<Updates, BatchError> {
+        let ShareSpec { worker, description, floor } = self.spec;
+        let context =
+            || format!("worker {worker}, description {description} of sink {}", self.writer.spec().sink);
+        let updates = Updates::new(&self.writer.spec().schema, batch).map_err(BatchError::part(context()))?;
+        let facts = updates.facts();
+        if facts.update_count > 0 {
+            for time in [facts.min_time, facts.max_time] {
+                if !description.contains(time) {
+                    return Err(BatchError::InvalidUsage {
+                        what: format!("{}: an update has time {time}, outside the description", context()),
+                    });
+                }
+            }
+        }
+        let lower = description.lower().max(floor);
+        let upper = description.upper().min(self.writer.spec().up_to);
+        updates.between(lower, upper).map_err(BatchError::part(context()))
+    }
+
+    async fn push_admitted(&mut self, updates: Updates) -> Result<(), BatchError> {
+        let process = self.writer.process();
+        let wanted = bytes_of(&updates).saturating_mul(HELD_FACTOR);
+        // Who waits here holds nothing that others cannot have written: all updates lie in shared batches.
+        let relieve = async || process.slots().relieve().await;
+        let memory = process.budget().reserve_or(Traffic::Write, wanted, relieve).await?;
+        let level = self.slot.add(self.spec.worker, updates, memory)?;
+        let config = process.config();
+        if level.unsorted >= config.chunk_bytes {
+            self.sort_chunk().await?;
+        }
+        if level.held >= config.part_bytes {
+            self.slot.flush().await?;
+        }
+        Ok(())
+    }
+
+    async fn sort_chunk(&self) -> Result<(), BatchError> {
+        let Some(chunk) = self.slot.take_unsorted(self.spec.worker) else { return Ok(()) };
+        let (sorted, memory) = self.consolidate(chunk).await?;
+        if let Some(memory) = memory {
+            self.slot.put_sorted(self.spec.worker, sorted, memory);
+        }
+        Ok(())
+    }
+
+    async fn consolidate(
+        &self,
+        held: Held,
+    ) -> Result<(stash_part::Sorted, Option<crate::Reservation>), BatchError> {
+        let schema = self.writer.spec().schema.clone();
+        let context = format!("description {} of sink {}", self.spec.description, self.writer.spec().sink);
+        compute(held.bytes(), move || held.consolidate(&schema)).await?.map_err(BatchError::part(context))
+    }
+
+    /// Ends the share. What went wrong on the way becomes a failed share, never an empty one.
+    pub async fn finish(mut self) -> ShareMessage<OwnedParts> {
+        let share = match self.failed.take() {
+            Some(reason) => Err(reason),
+            None => self.complete().await.map_err(|error| error.to_string()),
+        };
+        match share {
+            Ok(share) => self.report(share),
+            Err(reason) => self.fail(reason),
+        }
+    }
+
+    /// Ends the share with an error of the dataflow itself; updates before its time still count.
+    pub async fn poison(self, error: DataflowError) -> ShareMessage<OwnedParts> {
+        let mut message = self.finish().await;
+        message.poisoned = Some(error);
+        message
+    }
+
+    /// Ends the share as failed: the incarnation is to be closed and rendered anew.
+    pub fn fail(mut self, reason: impl Into<String>) -> ShareMessage<OwnedParts> {
+        let reason = reason.into();
+        self.slot.give_up(self.spec.worker, &reason);
+        self.report(Share::Failed { reason })
+    }
+
+    /// Ends the share because the sink is going away.
+    pub fn drop_sink(mut self) -> ShareMessage<OwnedParts> {
+        self.slot.give_up(self.spec.worker, "the sink is going away");
+        self.report(Share::Dropped)
+    }
+
+    async fn complete(&mut self) -> Result<Share<OwnedParts>, BatchError> {
+        let inline_max = self.writer.process().config().inline_batch_bytes_max
+            / u64::from(self.writer.spec().workers.get());
+        let mut arrival = self.slot.arrive(self.spec.worker, inline_max)?;
+        if let Arrival::Inline(held) = arrival {
+            let (sorted, memory) = self.consolidate(held).await?;
+            if sorted.updates().is_empty() {
+                return Ok(Share::Empty);
+            }
+            let context =
+                format!("description {} of sink {}", self.spec.description, self.writer.spec().sink);
+            let run = stash_part::encode_inline(&sorted, spill::GROUP).map_err(BatchError::part(context))?;
+            if u64::try_from(run.payload.len()).unwrap_or(u64::MAX) <= inline_max.max(INLINE_SHARE_BYTES_MIN)
+            {
+                return Ok(Share::Inline(run));
+            }
+            let mut back = Held::default();
+            if let Some(memory) = memory {
+                back.add_sorted(sorted, memory);
+            }
+            arrival = self.slot.put_back(self.spec.worker, back)?;
+        }
+        match arrival {
+            Arrival::Empty | Arrival::Inline(_) => Ok(Share::Empty),
+            Arrival::Last => {
+                let parts = self.slot.close().await?;
+                let parts = spill::bound_runs(&self.writer, self.spec.description, parts).await?;
+                Ok(if parts.is_empty() { Share::Empty } else { Share::Stashed(parts) })
+            }
+        }
+    }
+
+    fn report(&mut self, share: Share<OwnedParts>) -> ShareMessage<OwnedParts> {
+        self.reported = true;
+        let (of, ShareSpec { worker, description, floor }) = (self.writer.spec(), self.spec);
+        ShareMessage {
+            sink: of.sink,
+            incarnation: of.incarnation,
+            description,
+            floor,
+            worker,
+            share,
+            poisoned: None,
+        }
+    }
+}
+
+/// The framing of one record batch costs about this much; a share of a few updates is never too large
+/// because of it, however many workers divide the limit.
+const INLINE_SHARE_BYTES_MIN: u64 = 2 << 10;
+
+impl Drop for ShareBuilder {
+    fn drop(&mut self) {
+        if !self.reported {
+            self.slot.give_up(self.spec.worker, "a worker gave up its share before it was finished");
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! A shared batch: what the local workers of one process hold for one description.
+//!
+//! Every worker's updates lie here, not with the worker, so that whoever needs memory can have the oldest
+//! open batch written. A batch that grows past a part's size is written as a run while it grows; what is
+//! left when the last local worker arrives is the coalesced run. The last one's share carries all parts of
+//! the process, the others' are empty: eight workers with small runs cost one PUT, and nobody waits for a
+//! deadline or for a dead worker (docs/adr/0005).
+//!
+//! - A slot is created by the first touch and filled in place (I25); it goes with its last worker.
+//! - Who arrived is a set, never a reference count (case 14).
+//! - After a failure the slot is failed for all: the last share says so, and what was written is given up.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use stash_part::{Sorted, Updates};
+use stash_types::{Description, IncarnationId, WorkerIndex};
+use tokio::sync::Notify;
+
+use crate::{
+    BatchError, OwnedParts,
+    budget::Reservation,
+    process::IncarnationWriter,
+    spill::{self, Held},
+};
+
+type SlotKey = (IncarnationId, Description);
+
+/// The open shared batches of a process, oldest first.
+#[derive(Debug, Default)]
+pub struct SharedBatches {
+    registry: Mutex<Registry>,
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    slots: BTreeMap<SlotKey, Arc<SharedBatch>>,
+    next_ticket: u64,
+}
+
+impl SharedBatches {
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slot of a description; the first touch creates it.
+    pub(crate) fn touch(
+        &self,
+        writer: &Arc<IncarnationWriter>,
+        description: Description,
+    ) -> Arc<SharedBatch> {
+        let mut registry = self.registry();
+        let ticket = registry.next_ticket;
+        let slot = registry
+            .slots
+            .entry((writer.spec().incarnation, description))
+            .or_insert_with(|| SharedBatch::new(Arc::clone(writer), description, ticket));
+        let slot = Arc::clone(slot);
+        registry.next_ticket = ticket.saturating_add(1);
+        slot
+    }
+
+    fn forget(&self, key: &SlotKey) {
+        self.registry().slots.remove(key);
+    }
+
+    /// Writes the oldest batch that holds memory. `false` when none does. That batch's failure is its own
+    /// workers' to report; its memory is free either way.
+    pub(crate) async fn relieve(&self) -> Result<bool, BatchError> {
+        let oldest = {
+            let registry = self.registry();
+            registry
+                .slots
+                .values()
+                .filter(|slot| slot.held_bytes() > 0)
+                .min_by_key(|slot| slot.ticket)
+                .cloned()
+        };
+        match oldest {
+            Some(slot) => {
+                if let Err(error) = slot.flush().await {
+                    tracing::warn!(%error, "flush under memory pressure failed");
+                }
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Gives up what an incarnation holds.
+    pub(crate) fn abandon(&self, incarnation: IncarnationId) {
+        let mut registry = self.registry();
+        let (gone, kept) =
+            mem::take(&mut registry.slots).into_iter().partition(|((of, _), _)| *of == incarnation);
+        registry.slots = kept;
+        drop(registry);
+        let gone: BTreeMap<SlotKey, Arc<SharedBatch>> = gone;
+        gone.values().for_each(|slot| slot.abandon("the incarnation was closed"));
+    }
+
+    /// Gives up everything.
+    pub(crate) fn abandon_all(&self) {
+        let slots = mem::take(&mut self.registry().slots);
+        slots.values().for_each(|slot| slot.abandon("the process is closing"));
+    }
+
+    /// How many batches are open.
+    pub fn len(&self) -> usize {
+        self.registry().slots.len()
+    }
+
+    /// Whether none is open.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What the local workers hold for one description.
+#[derive(Debug)]
+pub(crate) struct SharedBatch {
+    writer: Arc<IncarnationWriter>,
+    description: Description,
+    ticket: u64,
+    state: Mutex<State>,
+    quiet: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    holdings: BTreeMap<WorkerIndex, Held>,
+    arrived: BTreeSet<WorkerIndex>,
+    parts: Option<OwnedParts>,
+    flushing: u32,
+    failed: Option<String>,
+}
+
+/// How much lies in a slot after something was added.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Level {
+    /// Bytes of the adding worker that are not sorted yet.
+    pub(crate) unsorted: u64,
+    /// Bytes of all workers.
+    pub(crate) held: u64,
+}
+
+/// What an arriving worker is to do.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    /// Nothing lies here for it to report.
+    Empty,
+    /// Its own updates are small: they travel in its share.
+    Inline(Held),
+    /// It was the last: it writes what is left and carries all parts.
+    Last,
+}
+
+impl SharedBatch {
+    fn new(writer: Arc<IncarnationWriter>, description: Description, ticket: u64) -> Arc<SharedBatch> {
+        let (state, quiet) = (Mutex::default(), Notify::new());
+        Arc::new(SharedBatch { writer, description, ticket, state, quiet })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn key(&self) -> SlotKey {
+        (self.writer.spec().incarnation, self.description)
+    }
+
+    fn held_bytes(&self) -> u64 {
+        let held = self.state().holdings.values().map(Held::bytes).sum();
+        held
+    }
+
+    fn failure(&self, what: &str) -> BatchError {
+        let spec = self.writer.spec();
+        BatchError::SharedFailed {
+            what: format!(
+                "the shared batch of sink {}, incarnation {}, description {} failed: {what}",
+                spec.sink, spec.incarnation, self.description
+            ),
+        }
+    }
+
+    /// Adds unsorted updates of a worker, with the memory they were admitted to.
+    pub(crate) fn add(
+        &self,
+        worker: WorkerIndex,
+        updates: Updates,
+        memory: Reservation,
+    ) -> Result<Level, BatchError> {
+        let mut state = self.state();
+        if let Some(what) = &state.failed {
+            return Err(self.failure(what));
+        }
+        let held = state.holdings.entry(worker).or_default();
+        held.add(updates, memory);
+        let unsorted = held.unsorted_bytes();
+        let level = Level { unsorted, held: state.holdings.values().map(Held::bytes).sum() };
+        drop(state);
+        self.writer.process().budget().poke();
+        Ok(level)
+    }
+
+    /// Takes a worker's unsorted updates out to be sorted; a flush under way may have taken them already.
+    pub(crate) fn take_unsorted(&self, worker: WorkerIndex) -> Option<Held> {
+        self.state().holdings.get_mut(&worker)?.take_unsorted()
+    }
+
+    /// Puts sorted updates back.
+    pub(crate) fn put_sorted(&self, worker: WorkerIndex, sorted: Sorted, memory: Reservation) {
+        self.state().holdings.entry(worker).or_default().add_sorted(sorted, memory);
+        self.writer.process().budget().poke();
+    }
+
+    /// Writes all that is held now as one run.
+    pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), BatchError> {
+        let taken = {
+            let mut state = self.state();
+            let taken = Held::join(mem::take(&mut state.holdings).into_values());
+            if taken.bytes() == 0 {
+                return Ok(());
+            }
+            state.flushing = state.flushing.saturating_add(1);
+            taken
+        };
+        // SUBTLE: the run is written by a task of the process. The worker that waits here may be one of quite
+        // another batch, short of memory, and its being cancelled must not take this batch with it.
+        let slot = Arc::clone(self);
+        let done = self.writer.process().run(async move {
+            let written = spill::write_run(&slot.writer, slot.description, taken).await;
+            slot.flushed(written)
+        });
+        done.await.map_err(|_| BatchError::Ended { what: "the flush of a shared batch" })?
+    }
+
+    fn flushed(&self, written: Result<Option<OwnedParts>, BatchError>) -> Result<(), BatchError> {
+        let mut state = self.state();
+        state.flushing = state.flushing.saturating_sub(1);
+        let result = match written {
+            Ok(parts) => {
+                state.keep(parts);
+                Ok(())
+            }
+            Err(error) => {
+                state.failed.get_or_insert_with(|| error.to_string());
+                Err(error)
+            }
+        };
+        let abandoned = if state.failed.is_some() { state.parts.take() } else { None };
+        drop(state);
+        drop(abandoned);
+        self.quiet.notify_waiters();
+        result
+    }
+
+    /// Counts a worker as arrived and says what it is to do. `inline_bytes_max` bounds what may travel in
+    /// its share.
+    pub(crate) fn arrive(&self, worker: WorkerIndex, inline_bytes_max: u64) -> Result<Arrival, BatchError> {
+        let mut state = self.state();
+        state.arrived.insert(worker);
+        let last = self.is_complete(&state);
+        if last {
+            self.writer.process().slots().forget(&self.key());
+        }
+        if let Some(what) = &state.failed {
+            return Err(self.failure(what));
+        }
+        let mine = state.holdings.get(&worker).map_or(0, Held::bytes);
+        let others = state.parts.is_some()
+            || state.flushing > 0
+            || state.holdings.iter().any(|(of, held)| *of != worker && held.bytes() > 0);
+        if mine > 0 && mine <= inline_bytes_max && !(last && others) {
+            return Ok(Arrival::Inline(state.holdings.remove(&worker).unwrap_or_default()));
+        }
+        Ok(if last && (mine > 0 || others) { Arrival::Last } else { Arrival::Empty })
+    }
+
+    fn is_complete(&self, state: &State) -> bool {
+        u32::try_from(state.arrived.len()).unwrap_or(u32::MAX) >= self.writer.spec().local_workers.get()
+    }
+
+    /// Gives a small run back to the batch: encoded it was larger than a share may carry.
+    pub(crate) fn put_back(&self, worker: WorkerIndex, held: Held) -> Result<Arrival, BatchError> {
+        let mut state = self.state();
+        if let Some(what) = &state.failed {
+            return Err(self.failure(what));
+        }
+        state.holdings.insert(worker, held);
+        state.arrived.remove(&worker);
+        drop(state);
+        // The slot may have been forgotten when this worker came last; it is touched by nobody else then.
+        self.arrive(worker, 0)
+    }
+
+    /// Writes what is left once no flush is under way, and takes all parts. Only for the last worker.
+    pub(crate) async fn close(self: &Arc<Self>) -> Result<OwnedParts, BatchError> {
+        self.flush().await?;
+        loop {
+            let quiet = self.quiet.notified();
+            tokio::pin!(quiet);
+            quiet.as_mut().enable();
+            {
+                let mut state = self.state();
+                if let Some(what) = &state.failed {
+                    return Err(self.failure(what));
+                }
+                if state.flushing == 0 {
+                    let none = || self.writer.owned(self.description, Vec::new());
+                    return Ok(state.parts.take().unwrap_or_else(none));
+                }
+            }
+            quiet.await;
+        }
+    }
+
+    /// A worker gives up: the batch fails for all of them.
+    pub(crate) fn give_up(&self, worker: WorkerIndex, what: &str) {
+        let mut state = self.state();
+        state.arrived.insert(worker);
+        let last = self.is_complete(&state);
+        drop(state);
+        if last {
+            self.writer.process().slots().forget(&self.key());
+        }
+        self.abandon(what);
+    }
+
+    fn abandon(&self, what: &str) {
+        let mut state = self.state();
+        state.failed.get_or_insert_with(|| what.to_owned());
+        let gone = (mem::take(&mut state.holdings), state.parts.take());
+        drop(state);
+        drop(gone);
+    }
+}
+
+impl State {
+    fn keep(&mut self, parts: Option<OwnedParts>) {
+        match (&mut self.parts, parts) {
+            (Some(all), Some(more)) => all.absorb(more),
+            (none, more) => *none = more,
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! From updates in memory to parts in the store: sort, merge, encode, PUT.
+//!
+//! A run is written by one task: the merge and the encoder move to the blocking pool for one part at a time,
+//! the part is PUT, and the next one begins. Its memory was reserved when the updates were admitted and is
+//! given back when the run stands.
+
+use std::sync::Arc;
+
+use stash_part::{EncodeOptions, EncodedPart, PartEncoder, PartError, PartMeta, RowSchema, Sorted, Updates};
+use stash_types::Description;
+
+use crate::{
+    BatchConfig, BatchError, OwnedParts, Traffic,
+    budget::Reservation,
+    process::{IncarnationWriter, compute},
+    run::{Run, RunStream, SortedMerge},
+};
+
+/// Memory that is reserved for each byte of updates: themselves, and what they become: sorted, then encoded.
+pub(crate) const HELD_FACTOR: u64 = 2;
+
+/// Rows that a merge gives out at once.
+pub(crate) const OUTPUT_ROWS: usize = 8192;
+
+/// The group of runs that may hold equal rows. One for all, until projections can declare disjoint ones.
+pub(crate) const GROUP: u32 = 0;
+
+/// Updates in memory with the memory they were admitted to.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    unsorted: Vec<Updates>,
+    sorted: Vec<Sorted>,
+    unsorted_bytes: u64,
+    sorted_bytes: u64,
+    unsorted_memory: Option<Reservation>,
+    sorted_memory: Option<Reservation>,
+}
+
+fn absorb(into: &mut Option<Reservation>, more: Option<Reservation>) {
+    match (into.as_mut(), more) {
+        (Some(all), Some(more)) => all.absorb(more),
+        (None, more) => *into = more,
+        (Some(_), None) => {}
+    }
+}
+
+pub(crate) fn bytes_of(updates: &Updates) -> u64 {
+    u64::try_from(updates.memory_bytes()).unwrap_or(u64::MAX)
+}
+
+impl Held {
+    pub(crate) fn add(&mut self, updates: Updates, memory: Reservation) {
+        self.unsorted_bytes = self.unsorted_bytes.saturating_add(bytes_of(&updates));
+        self.unsorted.push(updates);
+        absorb(&mut self.unsorted_memory, Some(memory));
+    }
+
+    pub(crate) fn add_sorted(&mut self, sorted: Sorted, memory: Reservation) {
+        self.sorted_bytes = self.sorted_bytes.saturating_add(bytes_of(sorted.updates()));
+        self.sorted.push(sorted);
+        absorb(&mut self.sorted_memory, Some(memory));
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.unsorted_bytes.saturating_add(self.sorted_bytes)
+    }
+
+    pub(crate) fn unsorted_bytes(&self) -> u64 {
+        self.unsorted_bytes
+    }
+
+    pub(crate) fn take_unsorted(&mut self) -> Option<Held> {
+        (!self.unsorted.is_empty()).then(|| Held {
+            unsorted: std::mem::take(&mut self.unsorted),
+            unsorted_bytes: std::mem::take(&mut self.unsorted_bytes),
+            unsorted_memory: self.unsorted_memory.take(),
+            ..Held::default()
+        })
+    }
+
+    pub(crate) fn join(all: impl Iterator<Item = Held>) -> Held {
+        let mut joined = Held::default();
+        for held in all {
+            let Held { unsorted, sorted, unsorted_bytes, sorted_bytes, unsorted_memory, sorted_memory } =
+                held;
+            joined.unsorted.extend(unsorted);
+            joined.sorted.extend(sorted);
+            joined.unsorted_bytes = joined.unsorted_bytes.saturating_add(unsorted_bytes);
+            joined.sorted_bytes = joined.sorted_bytes.saturating_add(sorted_bytes);
+            absorb(&mut joined.unsorted_memory, unsorted_memory);
+            absorb(&mut joined.sorted_memory, sorted_memory);
+        }
+        joined
+    }
+
+    /// All of it sorted and consolidated as one, with its memory. For what is small, or one chunk.
+    pub(crate) fn consolidate(self, schema: &RowSchema) -> Result<(Sorted, Option<Reservation>), PartError> {
+        let Held { mut unsorted, sorted, unsorted_memory, mut sorted_memory, .. } = self;
+        unsorted.extend(sorted.into_iter().map(Sorted::into_updates));
+        let sorted = stash_part::consolidate(Updates::concat(schema, &unsorted)?)?;
+        absorb(&mut sorted_memory, unsorted_memory);
+        if let Some(memory) = &mut sorted_memory {
+            memory.shrink_to(bytes_of(sorted.updates()).saturating_mul(HELD_FACTOR));
+        }
+        Ok((sorted, sorted_memory))
+    }
+
+    /// All of it as sorted chunks of about `chunk_bytes`, with its memory.
+    fn into_chunks(
+        self,
+        schema: &RowSchema,
+        chunk_bytes: u64,
+    ) -> Result<(Vec<Sorted>, Option<Reservation>), PartError> {
+        let Held { unsorted, mut sorted, unsorted_memory, mut sorted_memory, .. } = self;
+        let (mut pending, mut pending_bytes) = (Vec::new(), 0u64);
+        for updates in unsorted {
+            pending_bytes = pending_bytes.saturating_add(bytes_of(&updates));
+            pending.push(updates);
+            if pending_bytes >= chunk_bytes {
+                sorted.push(stash_part::consolidate(Updates::concat(schema, &pending)?)?);
+                pending.clear();
+                pending_bytes = 0;
+            }
+        }
+        if !pending.is_empty() {
+            sorted.push(stash_part::consolidate(Updates::concat(schema, &pending)?)?);
+        }
+        absorb(&mut sorted_memory, unsorted_memory);
+        Ok((sorted, sorted_memory))
+    }
+}
+
+/// Encodes sorted updates into parts of one run, closing a part when it is full.
+struct RunEncoder {
+    schema: RowSchema,
+    meta: PartMeta,
+    options: EncodeOptions,
+    part_bytes: u64,
+    open: Option<PartEncoder>,
+}
+
+impl RunEncoder {
+    fn new(writer: &IncarnationWriter, description: Description, run: u32) -> RunEncoder {
+        let (spec, config) = (writer.spec(), writer.process().config());
+        RunEncoder {
+            schema: spec.schema.clone(),
+            meta: PartMeta { sink: spec.sink, description, group: GROUP, run, ordinal: 0 },
+            options: encode_options(config),
+            part_bytes: config.part_bytes,
+            open: None,
+        }
+    }
+
+    /// Takes the next updates; gives a part that they filled.
+    fn write(&mut self, sorted: &Sorted) -> Result<Option<EncodedPart>, PartError> {
+        if sorted.updates().is_empty() {
+            return Ok(None);
+        }
+        let open = match self.open.take() {
+            Some(open) => self.open.insert(open),
+            None => self.open.insert(PartEncoder::new(&self.schema, self.meta, self.options.clone())?),
+        };
+        open.write(sorted)?;
+        let full = u64::try_from(open.encoded_bytes()).unwrap_or(u64::MAX) >= self.part_bytes;
+        if full { self.finish() } else { Ok(None) }
+    }
+
+    fn finish(&mut self) -> Result<Option<EncodedPart>, PartError> {
+        let Some(open) = self.open.take() else { return Ok(None) };
+        self.meta.ordinal = self.meta.ordinal.saturating_add(1);
+        open.finish().map(Some)
+    }
+}
+
+/// The encoder's options under these knobs.
+pub(crate) fn encode_options(config: &BatchConfig) -> EncodeOptions {
+    EncodeOptions {
+        row_group_bytes_max: usize::try_from(config.row_group_bytes_max).unwrap_or(usize::MAX),
+        row_group_rows_max: config.row_group_rows_max,
+        ..EncodeOptions::default()
+    }
+}
+
+/// Writes what is held as one run. `None` when nothing is left after consolidation.
+pub(crate) async fn write_run(
+    writer: &Arc<IncarnationWriter>,
+    description: Description,
+    held: Held,
+) -> Result<Option<OwnedParts>, BatchError> {
+    let bytes = held.bytes();
+    let schema = writer.spec().schema.clone();
+    let chunk_bytes = writer.process().config().chunk_bytes;
+    let run = writer.next_run();
+    let encoder = RunEncoder::new(writer, description, run);
+    let named = || BatchError::part(format!("description {description} of sink {}", writer.spec().sink));
+    let (chunks, memory) = compute(bytes, {
+        let schema = schema.clone();
+        move || held.into_chunks(&schema, chunk_bytes)
+    })
+    .await?
+    .map_err(named())?;
+    let runs: Vec<Vec<Sorted>> = chunks.into_iter().map(|chunk| vec![chunk]).collect();
+    let mut work = (stash_part::merge_chunks(&schema, runs, OUTPUT_ROWS), encoder);
+    let mut written: Option<OwnedParts> = None;
+    loop {
+        let (back, part) = compute(bytes, move || {
+            let part = fill_part(&mut work.0, &mut work.1);
+            (work, part)
+        })
+        .await?;
+        work = back;
+        let Some(part) = part.map_err(named())? else { break };
+        let owned = writer.put(description, &part).await?;
+        match &mut written {
+            Some(all) => all.absorb(owned),
+            None => written = Some(owned),
+        }
+    }
+    drop(memory);
+    Ok(written)
+}
+
+fn fill_part(
+    merge: &mut impl Iterator<Item = Result<Sorted, PartError>>,
+    encoder: &mut RunEncoder,
+) -> Result<Option<EncodedPart>, PartError> {
+    for sorted in merge {
+        if let Some(part) = encoder.write(&sorted?)? {
+            return Ok(Some(part));
+        }
+    }
+    encoder.finish()
+}
+
+/// Merges the oldest runs into longer ones until a reader can afford their number; the inputs are given up
+/// (case 9).
+pub(crate) async fn bound_runs(
+    writer: &Arc<IncarnationWriter>,
+    description: Description,
+    mut owned: OwnedParts,
+) -> Result<OwnedParts, BatchError> {
+    let config = writer.process().config();
+    loop {
+        let mut runs = Run::of_parts(owned.named_parts());
+        if runs.len() <= config.runs_max {
+            return Ok(owned);
+        }
+        runs.truncate(config.runs_max);
+        let spec = writer.spec();
+        let run = writer.next_run();
+        let memory = SortedMerge::memory_bytes(&runs, config).saturating_add(config.part_bytes);
+        let budget = writer.process().budget();
+        let relieve = async || writer.process().slots().relieve().await;
+        let _memory = budget.reserve_or(Traffic::Write, memory, relieve).await?;
+        let inputs: Vec<(u32, u64)> = runs.iter().flat_map(Run::numbers).collect();
+        let streams = runs.into_iter().map(|run| {
+            RunStream::open(writer.process(), spec.sink, spec.shard, &spec.schema, run, description)
+        });
+        let mut merge = SortedMerge::new(&spec.schema, streams.collect());
+        let mut encoder = RunEncoder::new(writer, description, run);
+        let named = || BatchError::part(format!("description {description} of sink {}", spec.sink));
+        let mut merged = writer.owned(description, Vec::new());
+        while let Some(sorted) = merge.next().await? {
+            let bytes = bytes_of(sorted.updates());
+            let (back, part) = compute(bytes, move || {
+                let part = encoder.write(&sorted);
+                (encoder, part)
+            })
+            .await?;
+            encoder = back;
+            if let Some(part) = part.map_err(named())? {
+                merged.absorb(writer.put(description, &part).await?);
+            }
+        }
+        if let Some(part) = encoder.finish().map_err(named())? {
+            merged.absorb(writer.put(description, &part).await?);
+        }
+        let (used, kept) = owned.split(|part| inputs.contains(&(part.process, part.n)));
+        used.discard();
+        owned = kept;
+        owned.absorb(merged);
+    }
+}

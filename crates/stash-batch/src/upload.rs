@@ -1,0 +1,110 @@
+//! One part, one PUT: create-only, tried a bounded number of times, its unknown outcomes read back (I21).
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use stash_blob::{BlobError, BlobStore, PutOutcome};
+use stash_part::EncodedPart;
+use stash_types::{BlobKey, Digest, PartKey, SinkId};
+
+use crate::{BatchError, ledger::Ledger};
+
+/// Gives a key up unless the upload was seen to its end: a failed or cancelled PUT may have landed.
+struct Guard<'a> {
+    ledger: &'a Ledger,
+    key: Option<PartKey>,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.ledger.surrender(self.key.take());
+    }
+}
+
+/// Uploads `part` under `key`, which enters the ledger first. On success the caller owns it.
+pub(crate) async fn put_part(
+    store: &Arc<dyn BlobStore>,
+    ledger: &Arc<Ledger>,
+    sink: SinkId,
+    key: PartKey,
+    part: &EncodedPart,
+    attempts_max: u32,
+) -> Result<(), BatchError> {
+    ledger.enter(sink, key);
+    let mut guard = Guard { ledger, key: Some(key) };
+    let blob = BlobKey::from(key);
+    let mut attempt = 1;
+    loop {
+        match try_put(store, &blob, &part.chunks, part.len, part.digest).await {
+            Ok(()) => {
+                guard.key = None;
+                return Ok(());
+            }
+            Err(error) if attempt < attempts_max && worth_another_try(&error) => {
+                tracing::warn!(%key, attempt, %error, "put failed, trying again");
+                tokio::time::sleep(pause(attempt)).await;
+                attempt += 1;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+async fn try_put(
+    store: &Arc<dyn BlobStore>,
+    key: &BlobKey,
+    chunks: &[Bytes],
+    len: u64,
+    digest: Digest,
+) -> Result<(), BlobError> {
+    match store.put_new(key, chunks.to_vec()).await {
+        Ok(PutOutcome::Created) => Ok(()),
+        // SUBTLE: keys are fresh (I19), so what stands there is this part's own earlier try, whose answer was
+        // lost. Whoever is of another opinion has other bytes, and is told apart by them.
+        Ok(PutOutcome::Exists) => match holds(store, key, len, digest).await? {
+            true => Ok(()),
+            false => Err(BlobError::Determinate {
+                op: "put",
+                key: key.to_string(),
+                what: "another object stands under this key: keys are written once, so someone else writes \
+                       into this stash's prefix"
+                    .to_owned(),
+                retry: false,
+                source: None,
+            }),
+        },
+        Err(error @ BlobError::Indeterminate { .. }) => match holds(store, key, len, digest).await {
+            Ok(true) => Ok(()),
+            _ => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+async fn holds(
+    store: &Arc<dyn BlobStore>,
+    key: &BlobKey,
+    len: u64,
+    digest: Digest,
+) -> Result<bool, BlobError> {
+    match store.get(key, len).await {
+        Ok(bytes) => Ok(Digest::of(&bytes) == digest),
+        Err(BlobError::NotFound { .. }) => Ok(false),
+        Err(BlobError::Determinate { retry: false, .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the error's type allows the same create-only PUT, or the same read, once more.
+pub(crate) fn worth_another_try(error: &BlobError) -> bool {
+    match error {
+        BlobError::NotFound { .. } => false,
+        BlobError::Determinate { retry, .. } => *retry,
+        BlobError::Indeterminate { .. } => true,
+    }
+}
+
+/// How long to wait before the next try: 50 ms, doubling, at most 3.2 s.
+pub(crate) fn pause(attempt: u32) -> Duration {
+    Duration::from_millis(50 << attempt.saturating_sub(1).min(6))
+}

@@ -1,0 +1,403 @@
+//! The chain hop: mint, merge, offer. The decision is `stash-chain`'s; here it is committed.
+//!
+//! An offer reads head and incarnation in one snapshot, decides, and commits by compare-and-set on the head
+//! row. Who loses a race decides again against the new head. A commit whose outcome is unknown is read back
+//! by its id (I21). What the decision does not keep is in the deletion queue by the same transaction (I16).
+
+use std::{collections::VecDeque, num::NonZeroU32, sync::Arc};
+
+use stash_batch::{IncarnationWriter, OwnedParts};
+use stash_catalog::{
+    Cas, CatalogError, CommitRequest, Committed, HeadRow, HeadStatus, IncarnationRow, IncarnationState,
+    NewBatch, OutcomeKind, PartRow, Resolution, View,
+};
+use stash_chain::{
+    Batch, ChainRules, Decision, Ended, Head, Minter, Offer, Outcome, Remedy, Rendering, ShareMerge, Status,
+    Take, decide, keeps,
+};
+pub use stash_chain::{Mint, Minted};
+use stash_types::{
+    CommitId, DataflowError, Description, Frontier, IncarnationId, InlineRun, PartName, RunFacts,
+    ShareMessage,
+};
+
+use crate::{Error, Result, Sink};
+
+/// Lost races and unknown outcomes in a row before an offer gives up; each lost race is another's progress.
+const ATTEMPTS_MAX: u32 = 10_000;
+/// Unknown outcomes in a row before an offer gives up.
+const UNKNOWN_MAX: u32 = 5;
+
+/// What became of an offered batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// What was offered.
+    pub description: Description,
+    /// What became of it. `None`: it was resolved before, and how is no longer known.
+    pub outcome: Option<Outcome>,
+    /// The chain's upper as it is known after this.
+    pub upper: Frontier,
+    /// What was offered, before any trim.
+    pub facts: RunFacts,
+    /// Parts that were offered.
+    pub parts: usize,
+    /// Inline runs that were offered.
+    pub inline: usize,
+    /// The place in the chain, when a row was written.
+    pub seq: Option<u64>,
+}
+
+/// Mints the descriptions of one incarnation, merges its shares and offers its batches, in order.
+///
+/// One worker of the replica minds it. When a call fails with [`crate::ErrorKind::Reopen`], the incarnation is
+/// closed, everything that was collected is given up for deletion, and a new one is to be opened.
+#[derive(Debug)]
+pub struct Chain {
+    sink: Sink,
+    incarnation: IncarnationId,
+    rules: ChainRules,
+    minter: Minter,
+    merge: ShareMerge<OwnedParts>,
+    queue: VecDeque<Batch<OwnedParts>>,
+    upper: Frontier,
+    writer: Arc<IncarnationWriter>,
+}
+
+pub(crate) fn head_of(row: &HeadRow) -> Head {
+    let status = match &row.status {
+        HeadStatus::Open => Status::Open,
+        HeadStatus::Complete => Status::Complete,
+        HeadStatus::Poisoned(error) => Status::Poisoned(error.clone()),
+        HeadStatus::Dropped => Status::Dropped,
+    };
+    Head { upper: row.upper, status }
+}
+
+fn row_status(status: &Status) -> HeadStatus {
+    match status {
+        Status::Open => HeadStatus::Open,
+        Status::Complete => HeadStatus::Complete,
+        Status::Poisoned(error) => HeadStatus::Poisoned(error.clone()),
+        Status::Dropped => HeadStatus::Dropped,
+    }
+}
+
+fn row_outcome(outcome: Outcome) -> OutcomeKind {
+    match outcome {
+        Outcome::Accepted => OutcomeKind::Accepted,
+        Outcome::Trimmed { from } => OutcomeKind::Trimmed { from },
+        Outcome::Dropped => OutcomeKind::Dropped,
+    }
+}
+
+fn rendering_of(row: &IncarnationRow) -> Rendering {
+    let last = row.last.map(|last| {
+        let outcome = match last.outcome {
+            OutcomeKind::Accepted => Outcome::Accepted,
+            OutcomeKind::Trimmed { from } => Outcome::Trimmed { from },
+            OutcomeKind::Dropped => Outcome::Dropped,
+        };
+        (last.description, outcome)
+    });
+    Rendering { as_of: row.as_of, resolved: row.resolved, open: row.state == IncarnationState::Open, last }
+}
+
+impl Chain {
+    pub(crate) fn new(
+        sink: &Sink,
+        row: &IncarnationRow,
+        floor: Frontier,
+        writer: Arc<IncarnationWriter>,
+        workers: NonZeroU32,
+    ) -> Chain {
+        let (rules, in_flight_max) = (sink.rules(), sink.stash().config().descriptions_in_flight_max);
+        Chain {
+            sink: sink.clone(),
+            incarnation: row.id,
+            rules,
+            minter: Minter::new(rules, row.as_of, in_flight_max),
+            merge: ShareMerge::new(sink.id(), row.id, row.as_of, workers),
+            queue: VecDeque::new(),
+            upper: floor,
+            writer,
+        }
+    }
+
+    /// `U` as it is known here; it may have risen since.
+    pub fn known_upper(&self) -> Frontier {
+        self.upper
+    }
+
+    /// Where the next description will begin.
+    pub fn next_lower(&self) -> Frontier {
+        self.minter.next()
+    }
+
+    /// Chooses the next description, up to `frontier`: all updates below it have been produced by every
+    /// worker. The description is to be told to all workers, and each reports a share of it.
+    pub fn mint(&mut self, frontier: Frontier) -> Result<Mint> {
+        let minted = self.minter.mint(frontier, self.upper).map_err(self.sink.chain_error())?;
+        if let Mint::Minted(minted) = minted {
+            self.merge.open(minted).map_err(self.sink.chain_error())?;
+        }
+        Ok(minted)
+    }
+
+    /// Whether a worker whose own input frontier is `frontier` has all of `minted`.
+    pub fn is_ready(&self, frontier: Frontier, minted: Minted) -> bool {
+        stash_chain::ready(frontier, minted, self.rules)
+    }
+
+    /// The times a worker must write for `minted`; `None` when it is covered from birth.
+    pub fn writes(&self, minted: Minted) -> Option<Description> {
+        stash_chain::writes(minted, self.rules)
+    }
+
+    /// Takes a worker's share and offers every batch that became complete, in order.
+    pub async fn report(&mut self, share: ShareMessage<OwnedParts>) -> Result<Vec<Resolved>> {
+        self.merge(share).await?;
+        let mut resolved = Vec::new();
+        while let Some(offered) = self.offer().await? {
+            resolved.push(offered);
+        }
+        Ok(resolved)
+    }
+
+    /// Takes a worker's share; batches that became complete wait for [`Chain::offer`].
+    pub async fn merge(&mut self, share: ShareMessage<OwnedParts>) -> Result<()> {
+        let reported = match self.merge.report(share) {
+            Ok(reported) => reported,
+            Err(refused) => {
+                // SUBTLE: a duplicate names parts its first copy owns. The ledger enters a key once, and the
+                // catalog never queues what a row references, so giving these up cannot delete live data; but
+                // the batch they belong to may be unable to link them. That is for the sender to avoid.
+                drop(refused.payload);
+                return Err(Error::Chain { sink: self.sink.id(), source: *refused.error });
+            }
+        };
+        reported.returned.into_iter().for_each(OwnedParts::discard);
+        self.queue.extend(reported.batches);
+        match reported.ended {
+            None => Ok(()),
+            Some(Ended::Dropped) => {
+                self.give_up("the sink is going away").await?;
+                Err(Error::GoingAway { sink: self.sink.id() })
+            }
+            Some(Ended::Failed { worker, description, reason }) => {
+                let reason = format!("worker {worker}: {reason}");
+                self.give_up(&reason).await?;
+                Err(Error::Ended { sink: self.sink.id(), incarnation: self.incarnation, description, reason })
+            }
+        }
+    }
+
+    /// Closes the incarnation and gives up all that was collected.
+    async fn give_up(&mut self, reason: &str) -> Result<()> {
+        self.writer.abandon();
+        self.queue.drain(..).flat_map(|batch| batch.stashed).for_each(OwnedParts::discard);
+        self.sink.stash().catalog().close_incarnation(self.sink.id(), self.incarnation, reason).await?;
+        self.sink.stash().process().wake_deleter();
+        Ok(())
+    }
+
+    /// Offers the next complete batch; `None` when none is waiting.
+    pub async fn offer(&mut self) -> Result<Option<Resolved>> {
+        let Some(batch) = self.queue.pop_front() else { return Ok(None) };
+        let description = batch.description;
+        match self.resolve(batch).await {
+            Ok(resolved) => {
+                self.upper = self.upper.max(resolved.upper);
+                self.minter.resolved(description).map_err(self.sink.chain_error())?;
+                Ok(Some(resolved))
+            }
+            Err(error) => {
+                if let Error::Chain { source, .. } = &error
+                    && source.remedy() == Remedy::Reopen
+                {
+                    self.give_up(&error.to_string()).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn resolve(&self, batch: Batch<OwnedParts>) -> Result<Resolved> {
+        let mut offered = Offered::new(batch);
+        let commit = self.sink.stash().draw_commit();
+        let catalog = self.sink.stash().catalog();
+        let mut unknown = 0;
+        for _ in 0..ATTEMPTS_MAX {
+            let view = catalog.view(self.sink.id(), self.incarnation).await?;
+            let decision =
+                decide(self.rules, &head_of(&view.head), &rendering_of(&view.incarnation), &offered.offer())
+                    .map_err(self.sink.chain_error())?;
+            let Some(request) = self.request(commit, &offered, &view, &decision) else {
+                return Ok(self.nothing_to_write(offered, &view, &decision));
+            };
+            match catalog.commit(request).await {
+                Ok(Cas::Done(committed)) => return Ok(self.written(offered, &decision, committed)),
+                Ok(Cas::Conflict(_)) => {}
+                Err(error @ CatalogError::Indeterminate { .. }) => {
+                    // SUBTLE: while it is unknown whether the rows reference the parts, they must not be given
+                    // up; the read back waits for the head row's lock, so its answer is final (I21).
+                    match catalog.read_back(self.sink.id(), commit).await {
+                        Ok(Some(committed)) => return Ok(self.written(offered, &decision, committed)),
+                        Ok(None) if unknown < UNKNOWN_MAX => unknown += 1,
+                        Ok(None) => return Err(error.into()),
+                        Err(_) => {
+                            offered.leave_to_the_sweep();
+                            return Err(error.into());
+                        }
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Error::InvalidUsage {
+            what: format!(
+                "sink {}: {ATTEMPTS_MAX} offers of {} lost their race",
+                self.sink.id(),
+                offered.description
+            ),
+        })
+    }
+
+    /// The transaction that a decision asks for, or `None` where nothing need be written.
+    fn request(
+        &self,
+        commit: CommitId,
+        offered: &Offered,
+        view: &View,
+        decision: &Decision,
+    ) -> Option<CommitRequest> {
+        let head = &view.head;
+        let (outcome, resolution, status) = match decision {
+            Decision::Recorded(_) => return None,
+            Decision::Drop { .. } if offered.owns_no_blob() => return None,
+            Decision::Drop { .. } => {
+                (Outcome::Dropped, Resolution::Drop { unlink: offered.names() }, head.status.clone())
+            }
+            Decision::Poison { error, .. } => (
+                Outcome::Dropped,
+                Resolution::Extend { upper: head.upper, unlink: offered.names() },
+                HeadStatus::Poisoned(error.clone()),
+            ),
+            Decision::Take(take) => (take.outcome, self.take(offered, take), row_status(&take.status)),
+        };
+        Some(CommitRequest {
+            commit,
+            sink: self.sink.id(),
+            incarnation: self.incarnation,
+            expected_upper: head.upper,
+            expected_fence: head.fence,
+            description: offered.description,
+            outcome: row_outcome(outcome),
+            resolution,
+            status,
+        })
+    }
+
+    fn take(&self, offered: &Offered, take: &Take) -> Resolution {
+        let (kept, unlink): (Vec<&PartRow>, Vec<&PartRow>) =
+            offered.parts.iter().partition(|part| keeps(&part.descriptor.facts, &take.piece));
+        let unlink: Vec<PartName> = unlink.into_iter().map(|part| part.name).collect();
+        let inline: Vec<InlineRun> =
+            offered.inline.iter().filter(|run| keeps(&run.facts, &take.piece)).cloned().collect();
+        if kept.is_empty() && inline.is_empty() {
+            return Resolution::Extend { upper: take.upper, unlink };
+        }
+        let facts = kept.iter().map(|part| part.descriptor.facts).chain(inline.iter().map(|run| run.facts));
+        Resolution::Accept {
+            batch: NewBatch {
+                id: self.sink.stash().draw_batch(),
+                lower: take.piece.lower(),
+                upper: take.piece.upper(),
+                facts: facts.fold(RunFacts::default(), RunFacts::and),
+                parts: kept.into_iter().cloned().collect(),
+                inline,
+            },
+            unlink,
+        }
+    }
+
+    /// The catalog owns every part now: as a reference, or in the deletion queue.
+    fn written(&self, offered: Offered, decision: &Decision, committed: Committed) -> Resolved {
+        let resolved = offered.resolved(decision.outcome(), committed.upper, committed.seq);
+        offered.settle();
+        self.sink.stash().process().wake_deleter();
+        resolved
+    }
+
+    fn nothing_to_write(&self, mut offered: Offered, view: &View, decision: &Decision) -> Resolved {
+        let resolved = offered.resolved(decision.outcome(), view.head.upper, None);
+        if let Decision::Recorded(outcome) = decision {
+            // What was recorded decided over these very parts already.
+            match outcome {
+                Some(_) => offered.settle(),
+                None => offered.leave_to_the_sweep(),
+            }
+        }
+        resolved
+    }
+}
+
+/// A batch on its way into the catalog. Dropped half-way, its parts are given up; the catalog passes over
+/// those that a row references by then.
+#[derive(Debug)]
+struct Offered {
+    description: Description,
+    floor: Frontier,
+    poisoned: Option<DataflowError>,
+    inline: Vec<InlineRun>,
+    parts: Vec<PartRow>,
+    owned: Vec<OwnedParts>,
+}
+
+impl Offered {
+    fn new(batch: Batch<OwnedParts>) -> Offered {
+        let Batch { sink: _, incarnation: _, description, floor, inline, stashed, poisoned } = batch;
+        let parts = stashed.iter().flat_map(OwnedParts::named_parts).collect();
+        Offered { description, floor, poisoned, inline, parts, owned: stashed }
+    }
+
+    fn offer(&self) -> Offer {
+        Offer {
+            description: self.description,
+            floor: self.floor,
+            poisoned: self.poisoned.clone(),
+            has_updates: !self.inline.is_empty() || !self.parts.is_empty(),
+        }
+    }
+
+    fn owns_no_blob(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    fn names(&self) -> Vec<PartName> {
+        self.parts.iter().map(|part| part.name).collect()
+    }
+
+    fn resolved(&self, outcome: Option<Outcome>, upper: Frontier, seq: Option<u64>) -> Resolved {
+        let of_parts = self.parts.iter().map(|part| part.descriptor.facts);
+        let facts = of_parts.chain(self.inline.iter().map(|run| run.facts));
+        Resolved {
+            description: self.description,
+            outcome,
+            upper,
+            facts: facts.fold(RunFacts::default(), RunFacts::and),
+            parts: self.parts.len(),
+            inline: self.inline.len(),
+            seq,
+        }
+    }
+
+    fn settle(self) {
+        self.owned.into_iter().for_each(OwnedParts::settle);
+    }
+
+    /// They may be the chain's or nobody's: the sender must not delete them.
+    fn leave_to_the_sweep(&mut self) {
+        let owned = std::mem::take(&mut self.owned);
+        owned.into_iter().for_each(OwnedParts::settle);
+    }
+}

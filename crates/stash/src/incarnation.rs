@@ -1,0 +1,323 @@
+//! Incarnations: one rendering of one sink on a replica, and what its workers write.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use arrow::array::RecordBatch;
+use stash_batch::{IncarnationSpec, IncarnationWriter, OwnedParts, ShareBuilder};
+use stash_catalog::{Cas, CatalogError, IncarnationRow, OpenIncarnation};
+use stash_chain::{Grant, Minted, grant};
+use stash_types::{
+    DataflowError, DisarmedShare, Frontier, IncarnationId, LaunchToken, ReplicaName, ShareMessage,
+    WorkerIndex, wire::Wire,
+};
+use tokio::task::JoinSet;
+
+use crate::{Chain, Error, Result, Sink, chain::head_of};
+
+/// How often an opening is decided anew when others write the head at the same moment.
+const RACES_MAX: u32 = 1000;
+
+/// One start of a replica: its processes and workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    replica: ReplicaName,
+    token: Option<LaunchToken>,
+    process: u32,
+    workers: NonZeroU32,
+    first_worker: u32,
+    local_workers: NonZeroU32,
+}
+
+impl Launch {
+    /// A replica of one process with `workers` workers.
+    pub fn single(replica: &str, workers: u32) -> Result<Launch> {
+        let workers = some_workers(workers)?;
+        let replica = replica.parse()?;
+        Ok(Launch { replica, token: None, process: 0, workers, first_worker: 0, local_workers: workers })
+    }
+
+    /// One process of a replica of several. All share the token, which one of them drew
+    /// ([`crate::Stash::draw_launch`]) for this start; process `process` runs `local_workers` workers from
+    /// `first_worker` on, of `workers` in all.
+    pub fn process(
+        replica: &str,
+        token: LaunchToken,
+        process: u32,
+        workers: u32,
+        first_worker: u32,
+        local_workers: u32,
+    ) -> Result<Launch> {
+        let (workers, local_workers) = (some_workers(workers)?, some_workers(local_workers)?);
+        if u64::from(first_worker) + u64::from(local_workers.get()) > u64::from(workers.get()) {
+            return Err(Error::InvalidUsage {
+                what: format!(
+                    "workers {first_worker} and {local_workers} on: the replica has only {workers}"
+                ),
+            });
+        }
+        let replica = replica.parse()?;
+        Ok(Launch { replica, token: Some(token), process, workers, first_worker, local_workers })
+    }
+
+    /// Workers of the whole replica.
+    pub fn workers(&self) -> u32 {
+        self.workers.get()
+    }
+}
+
+fn some_workers(workers: u32) -> Result<NonZeroU32> {
+    NonZeroU32::new(workers).ok_or_else(|| Error::InvalidUsage {
+        what: "a replica and a process have at least one worker".to_owned(),
+    })
+}
+
+/// What opening an incarnation found.
+#[derive(Debug)]
+pub enum Opened {
+    /// Render the dataflow and write.
+    Render(Incarnation),
+    /// The chain is complete: there is nothing to write.
+    Complete,
+    /// The dataflow is in error for good, until the sink is dropped.
+    Poisoned(DataflowError),
+}
+
+impl Opened {
+    /// The incarnation to render; an error when there is nothing to write.
+    pub fn render(self) -> Result<Incarnation> {
+        match self {
+            Opened::Render(incarnation) => Ok(incarnation),
+            Opened::Complete => Err(Error::InvalidUsage {
+                what: "the chain is complete, there is nothing to write: match on Opened".to_owned(),
+            }),
+            Opened::Poisoned(error) => Err(Error::InvalidUsage {
+                what: format!("the chain is poisoned at {}: {}: drop the sink", error.at, error.message),
+            }),
+        }
+    }
+}
+
+impl Sink {
+    /// Opens an incarnation of this sink: closes the replica's older ones and those whose lease ran out, sweeps
+    /// what they left, and grants the as-of to render at. Registers before the first PUT.
+    pub async fn open_incarnation(&self, launch: Launch) -> Result<Opened> {
+        let catalog = self.stash().catalog();
+        catalog.close_expired(self.id()).await?;
+        let token = launch.token.unwrap_or_else(|| self.stash().draw_launch());
+        let (id, lease_ms) = (self.stash().draw_incarnation(), self.lease_ms());
+        for _ in 0..RACES_MAX {
+            let head = catalog.head(self.id()).await?;
+            let as_of = match grant(self.rules(), &head_of(&head)) {
+                Grant::Render { as_of, .. } => as_of,
+                Grant::Complete => return Ok(Opened::Complete),
+                Grant::Poisoned(error) => return Ok(Opened::Poisoned(error)),
+                Grant::Dropped => return Err(CatalogError::SinkDropped { sink: self.id() }.into()),
+            };
+            let request = OpenIncarnation {
+                sink: self.id(),
+                replica: launch.replica.clone(),
+                launch: token,
+                id,
+                as_of,
+                expected_upper: head.upper,
+                expected_fence: head.fence,
+                lease_ms,
+            };
+            if let Cas::Done(opened) = catalog.open_incarnation(request).await? {
+                if opened.created {
+                    self.sweep().await?;
+                    self.stash().process().wake_deleter();
+                }
+                return Incarnation::start(self, launch, opened.incarnation, head.upper).map(Opened::Render);
+            }
+        }
+        Err(Error::InvalidUsage {
+            what: format!(
+                "sink {}: the head changed {RACES_MAX} times while an incarnation was opened",
+                self.id()
+            ),
+        })
+    }
+
+    pub(crate) fn lease_ms(&self) -> u64 {
+        u64::from(self.stash().config().lease_secs.max(1)).saturating_mul(1000)
+    }
+}
+
+/// One rendering of a sink on a replica, as this process sees it.
+///
+/// Its lease is renewed in the background while it lives. Dropping it leaves the incarnation open in the
+/// catalog until its lease runs out or the replica opens another; [`Incarnation::close`] closes it now.
+#[derive(Debug)]
+pub struct Incarnation {
+    sink: Sink,
+    launch: Launch,
+    row: IncarnationRow,
+    floor: Frontier,
+    writer: Arc<IncarnationWriter>,
+    chain_taken: AtomicBool,
+    _lease: JoinSet<()>,
+}
+
+impl Incarnation {
+    fn start(sink: &Sink, launch: Launch, row: IncarnationRow, floor: Frontier) -> Result<Incarnation> {
+        let spec = IncarnationSpec {
+            sink: sink.id(),
+            shard: sink.shard(),
+            schema: sink.schema().clone(),
+            up_to: sink.rules().up_to,
+            incarnation: row.id,
+            process: launch.process,
+            workers: launch.workers,
+            local_workers: launch.local_workers,
+        };
+        let writer = IncarnationWriter::new(sink.stash().process().clone(), spec)?;
+        let mut lease = JoinSet::new();
+        lease.spawn(renew(sink.clone(), row.id));
+        Ok(Incarnation {
+            sink: sink.clone(),
+            launch,
+            row,
+            floor,
+            writer,
+            chain_taken: AtomicBool::new(false),
+            _lease: lease,
+        })
+    }
+
+    /// Its id, in every key it writes.
+    pub fn id(&self) -> IncarnationId {
+        self.row.id
+    }
+
+    /// The sink.
+    pub fn sink(&self) -> &Sink {
+        &self.sink
+    }
+
+    /// Where to render: with the snapshot, at this time. The first description is `[as_of, as_of + 1)`.
+    pub fn as_of(&self) -> u64 {
+        self.row.as_of
+    }
+
+    /// The chain's upper when it was opened: updates below need not be computed.
+    pub fn floor(&self) -> Frontier {
+        self.floor
+    }
+
+    /// The worker that mints, merges and offers: the same on every process, another for other sinks.
+    pub fn minting_worker(&self) -> WorkerIndex {
+        let (high, low) = self.sink.id().uuid().as_u64_pair();
+        let index = (high ^ low) % u64::from(self.launch.workers.get());
+        WorkerIndex(u32::try_from(index).unwrap_or(0))
+    }
+
+    /// The workers that run in this process.
+    pub fn local_workers(&self) -> std::ops::Range<u32> {
+        self.launch.first_worker..self.launch.first_worker + self.launch.local_workers.get()
+    }
+
+    /// The writer of one of this process's workers.
+    pub fn worker(&self, worker: u32) -> Result<ShareWriter> {
+        if !self.local_workers().contains(&worker) {
+            return Err(Error::InvalidUsage {
+                what: format!(
+                    "worker {worker} does not run here; this process has {:?}",
+                    self.local_workers()
+                ),
+            });
+        }
+        Ok(ShareWriter { writer: Arc::clone(&self.writer), worker: WorkerIndex(worker) })
+    }
+
+    /// The chain, for the one worker that mints, merges and offers; can be taken once.
+    pub fn chain(&self) -> Result<Chain> {
+        if self.chain_taken.swap(true, Ordering::AcqRel) {
+            return Err(Error::InvalidUsage {
+                what: format!(
+                    "the chain of incarnation {} was taken already: one worker minds it",
+                    self.id()
+                ),
+            });
+        }
+        Ok(Chain::new(&self.sink, &self.row, self.floor, Arc::clone(&self.writer), self.launch.workers))
+    }
+
+    /// Takes up a share that came from another process, by [`disarm`]'s bytes: its parts are now this
+    /// process's to forward or delete.
+    pub fn arm(&self, frame: &[u8]) -> Result<ShareMessage<OwnedParts>> {
+        Ok(self.writer.arm(DisarmedShare::from_wire(frame)?)?)
+    }
+
+    /// Closes the incarnation in the catalog and gives up what its workers hold.
+    pub async fn close(self, reason: &str) -> Result<()> {
+        self.writer.abandon();
+        self.sink.stash().catalog().close_incarnation(self.sink.id(), self.row.id, reason).await?;
+        self.sink.stash().process().wake_deleter();
+        Ok(())
+    }
+}
+
+/// Makes bytes of a share for a channel to another process. The parts stay in this process's ledger.
+pub fn disarm(share: ShareMessage<OwnedParts>) -> Result<bytes::Bytes> {
+    Ok(share.map(OwnedParts::disarm).to_wire()?)
+}
+
+async fn renew(sink: Sink, incarnation: IncarnationId) {
+    let lease_ms = sink.lease_ms();
+    loop {
+        tokio::time::sleep(Duration::from_millis(lease_ms / 3)).await;
+        match sink.stash().catalog().renew_lease(sink.id(), incarnation, lease_ms).await {
+            Ok(()) => {}
+            Err(CatalogError::IncarnationClosed { reason, .. }) => {
+                tracing::warn!(sink = %sink.id(), %incarnation, %reason, "the incarnation was closed");
+                return;
+            }
+            Err(CatalogError::SinkDropped { .. } | CatalogError::InvalidUsage(_)) => return,
+            Err(error) => tracing::warn!(sink = %sink.id(), %incarnation, %error, "lease not renewed"),
+        }
+    }
+}
+
+/// Writes one worker's shares.
+#[derive(Clone, Debug)]
+pub struct ShareWriter {
+    writer: Arc<IncarnationWriter>,
+    worker: WorkerIndex,
+}
+
+impl ShareWriter {
+    /// Which worker.
+    pub fn worker(&self) -> WorkerIndex {
+        self.worker
+    }
+
+    /// Opens this worker's share of a minted description, to be filled and finished.
+    pub fn share(&self, minted: Minted) -> Result<ShareBuilder> {
+        Ok(self.writer.share(self.worker, minted.description, minted.floor)?)
+    }
+
+    /// Writes a whole share: all updates of this worker with times in the description, none included. An
+    /// error in the updates themselves fails the share, and is returned.
+    pub async fn write(
+        &self,
+        minted: Minted,
+        updates: impl IntoIterator<Item = RecordBatch>,
+    ) -> Result<ShareMessage<OwnedParts>> {
+        let mut share = self.share(minted)?;
+        for batch in updates {
+            if let Err(error) = share.push(batch).await {
+                drop(share.fail(error.to_string()));
+                return Err(error.into());
+            }
+        }
+        Ok(share.finish().await)
+    }
+}

@@ -1,0 +1,187 @@
+//! Sinks: named outputs with an immutable schema.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, UInt64Array};
+use arrow::datatypes::Schema;
+use stash_catalog::{ConsumerRow, Dropped, HeadRow, IncarnationRow, SinkRow};
+use stash_chain::ChainRules;
+use stash_part::RowSchema;
+use stash_types::{ConsumerName, Frontier, ShardId, SinkId, SinkName};
+
+use crate::{Error, Result, Stash};
+
+/// What a sink is declared with; immutable from then on.
+#[derive(Clone, Debug)]
+pub struct SinkSpec {
+    pub(crate) name: SinkName,
+    pub(crate) schema: RowSchema,
+    pub(crate) as_of: u64,
+    pub(crate) up_to: Option<u64>,
+    pub(crate) seals: bool,
+    pub(crate) retention_ms: Option<u64>,
+    pub(crate) absent_hold_ms: Option<u64>,
+}
+
+impl SinkSpec {
+    /// A sink with these row columns, whose snapshot stands at time 0 and which never completes. Columns that
+    /// begin with `_` and types that do not round-trip are refused by name.
+    pub fn new(name: &str, schema: Schema) -> Result<SinkSpec> {
+        Ok(SinkSpec {
+            name: name.parse()?,
+            schema: RowSchema::new(schema.into())?,
+            as_of: 0,
+            up_to: None,
+            seals: false,
+            retention_ms: None,
+            absent_hold_ms: None,
+        })
+    }
+
+    /// The time of the snapshot: the first time of the chain.
+    #[must_use]
+    pub fn as_of(mut self, time: u64) -> SinkSpec {
+        self.as_of = time;
+        self
+    }
+
+    /// The chain is complete at this time; later updates are not wanted.
+    #[must_use]
+    pub fn up_to(mut self, time: u64) -> SinkSpec {
+        self.up_to = Some(time);
+        self
+    }
+
+    /// An empty input frontier completes the chain. Without this it only ends the incarnation.
+    #[must_use]
+    pub fn sealing(mut self) -> SinkSpec {
+        self.seals = true;
+        self
+    }
+}
+
+/// A declared sink. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Sink {
+    stash: Stash,
+    row: SinkRow,
+    schema: RowSchema,
+}
+
+impl Sink {
+    pub(crate) fn of_row(stash: &Stash, row: SinkRow) -> Result<Sink> {
+        let schema = RowSchema::from_bytes(&row.spec.schema)?;
+        Ok(Sink { stash: stash.clone(), row, schema })
+    }
+
+    /// The stash it belongs to.
+    pub fn stash(&self) -> &Stash {
+        &self.stash
+    }
+
+    /// Its id.
+    pub fn id(&self) -> SinkId {
+        self.row.spec.id
+    }
+
+    /// Its label.
+    pub fn name(&self) -> &SinkName {
+        &self.row.spec.name
+    }
+
+    /// Its blob namespace.
+    pub fn shard(&self) -> ShardId {
+        self.row.shard
+    }
+
+    /// Its row schema.
+    pub fn schema(&self) -> &RowSchema {
+        &self.schema
+    }
+
+    /// Updates as [`crate::ShareWriter::write`] takes them: the row columns in the schema's order, then each
+    /// row's time and diff.
+    pub fn updates(
+        &self,
+        mut columns: Vec<ArrayRef>,
+        times: Vec<u64>,
+        diffs: Vec<i64>,
+    ) -> Result<RecordBatch> {
+        let fields = self.schema.declared_schema().fields().iter();
+        let full = fields.chain(self.schema.full_schema().fields().iter().rev().take(2).rev()).cloned();
+        columns.push(Arc::new(UInt64Array::from(times)));
+        columns.push(Arc::new(Int64Array::from(diffs)));
+        RecordBatch::try_new(Arc::new(Schema::new(full.collect::<Vec<_>>())), columns).map_err(|error| {
+            Error::InvalidUsage { what: format!("updates of sink {}: {error}", self.name()) }
+        })
+    }
+
+    /// As the catalog has it.
+    pub fn row(&self) -> &SinkRow {
+        &self.row
+    }
+
+    pub(crate) fn rules(&self) -> ChainRules {
+        let spec = &self.row.spec;
+        ChainRules { as_of: spec.as_of, up_to: spec.up_to, seals: spec.seals }
+    }
+
+    /// The head of its chain.
+    pub async fn head(&self) -> Result<HeadRow> {
+        Ok(self.stash.catalog().head(self.id()).await?)
+    }
+
+    /// `U`: everything below is accepted.
+    pub async fn upper(&self) -> Result<Frontier> {
+        Ok(self.head().await?.upper)
+    }
+
+    /// Its incarnations, oldest first.
+    pub async fn incarnations(&self) -> Result<Vec<IncarnationRow>> {
+        Ok(self.stash.catalog().incarnations(self.id()).await?)
+    }
+
+    /// Its consumers by name.
+    pub async fn consumers(&self) -> Result<Vec<ConsumerRow>> {
+        Ok(self.stash.catalog().consumers(self.id()).await?)
+    }
+
+    /// Forgets a consumer; it holds nothing any longer. `false` when there was none.
+    pub async fn unregister_consumer(&self, consumer: &str) -> Result<bool> {
+        let consumer: ConsumerName = consumer.parse()?;
+        let known = self.stash.catalog().unregister_consumer(self.id(), &consumer).await?;
+        self.stash.process().wake_deleter();
+        Ok(known)
+    }
+
+    /// The frontier up to which the sink's inputs must keep their history (I10): a new rendering can still be
+    /// granted there.
+    pub async fn read_hold(&self) -> Result<Frontier> {
+        let incarnations = self.incarnations().await?;
+        let head = crate::chain::head_of(&self.head().await?);
+        let pending = incarnations
+            .iter()
+            .filter(|row| row.state == stash_catalog::IncarnationState::Open)
+            .filter(|row| row.resolved == Frontier::at(row.as_of))
+            .map(|row| row.as_of);
+        Ok(stash_chain::read_hold(self.rules(), &head, pending))
+    }
+
+    /// What a drop would do.
+    pub async fn preview_drop(&self) -> Result<Dropped> {
+        Ok(self.stash.catalog().drop_sink(self.id(), false).await?)
+    }
+
+    /// Drops the sink: closes its incarnations, unlinks its chain, deletes its blobs.
+    pub async fn drop_sink(&self) -> Result<Dropped> {
+        let dropped = self.stash.catalog().drop_sink(self.id(), true).await?;
+        self.sweep().await?;
+        self.stash.drain_deletions().await?;
+        Ok(dropped)
+    }
+
+    pub(crate) fn chain_error(&self) -> impl FnOnce(stash_chain::ChainError) -> Error {
+        let sink = self.id();
+        move |source| Error::Chain { sink, source }
+    }
+}
