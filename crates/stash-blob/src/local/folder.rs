@@ -20,7 +20,7 @@ use rustix::{
     io::{Errno, retry_on_intr},
 };
 
-use super::failure::Failure;
+use super::{Step, failure::Failure};
 
 /// How often a PUT opens its folders anew when deletes remove them under it.
 pub(super) const TRIES_MAX: usize = 100;
@@ -32,6 +32,8 @@ const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOF
 pub(super) struct Root {
     fd: OwnedFd,
     path: PathBuf,
+    #[cfg(test)]
+    pub probe: super::tests::Probe,
 }
 
 /// The folders from the root down to a key's own, or to the deepest that exists.
@@ -70,7 +72,12 @@ impl Root {
         let real = path.canonicalize().map_err(|error| fail(&path, "opening", &error))?;
         let fd = retry_on_intr(|| openat(rustix::fs::CWD, &real, FOLDER, Mode::empty()))
             .map_err(|errno| Failure { at: real.clone(), doing: "opening", errno })?;
-        Ok(Root { fd, path: real })
+        Ok(Root {
+            fd,
+            path: real,
+            #[cfg(test)]
+            probe: super::tests::Probe::default(),
+        })
     }
 
     /// The path of `name` below the root, for people.
@@ -101,6 +108,11 @@ impl Root {
         for name in folder.split('/').filter(|name| !name.is_empty()) {
             let at = || self.path(&chain.path_of(name));
             if create {
+                self.probe(Step::MakeFolder).map_err(|errno| Failure {
+                    at: at(),
+                    doing: "creating",
+                    errno,
+                })?;
                 match mkdirat(chain.fd(), name, Mode::from_raw_mode(0o777)) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     // The parent was removed since it was opened.
@@ -115,6 +127,18 @@ impl Root {
             }
         }
         Ok(chain)
+    }
+
+    /// Tests stop or disturb a call here.
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "tests look at it")]
+    pub fn probe(&self, _: Step) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub fn probe(&self, step: Step) -> Result<(), Errno> {
+        self.probe.pass(step)
     }
 
     /// SUBTLE: with the root folder removed every key would read as absent, and an absent blob reads as

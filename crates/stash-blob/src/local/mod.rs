@@ -57,13 +57,13 @@ pub struct LocalStore {
 
 struct Files {
     root: Root,
-    #[cfg(test)]
-    probe: tests::Probe,
 }
 
 /// The points of a PUT or delete at which tests stop it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
+    MakeFolder,
+    MakeTemp,
     Write,
     SyncFile,
     Link,
@@ -78,13 +78,7 @@ impl LocalStore {
     pub fn open(root: &Path) -> Result<LocalStore, BlobError> {
         let root =
             Root::open(root).map_err(|failure| failure.determinate("open", &root.display().to_string()))?;
-        Ok(LocalStore {
-            files: Arc::new(Files {
-                root,
-                #[cfg(test)]
-                probe: tests::Probe::default(),
-            }),
-        })
+        Ok(LocalStore { files: Arc::new(Files { root }) })
     }
 
     /// Runs `work` on the blocking pool; `None` if it panicked or the runtime is shutting down.
@@ -216,6 +210,7 @@ impl Files {
                 Some((FileType::RegularFile, _)) => return Ok(Begun::Taken(chain)),
                 Some((kind, _)) => return Err(chain.failure(file, "creating", not_a_file(kind))),
             }
+            self.root.probe(Step::MakeTemp).map_err(|errno| chain.failure("", "creating", errno))?;
             let name = temp::temp_name(file, &temp::next_token());
             match retry_on_intr(|| openat(chain.fd(), name.as_str(), flags, Mode::from_raw_mode(0o666))) {
                 Ok(fd) => return Ok(Begun::Temp(chain, Temp { name, file: File::from(fd) })),
@@ -238,13 +233,14 @@ impl Files {
     ) -> Result<bool, Undone> {
         let name = temp.name.as_str();
         let surely = |doing, errno| Undone::Surely(chain.failure(name, doing, errno));
-        self.probe(Step::Write).map_err(|errno| surely("writing", errno))?;
+        self.root.probe(Step::Write).map_err(|errno| surely("writing", errno))?;
         for chunk in chunks {
             temp.file.write_all(chunk).map_err(|error| surely("writing", errno_of(&error)))?;
         }
-        self.probe(Step::SyncFile).map_err(|errno| surely("syncing", errno))?;
+        self.root.probe(Step::SyncFile).map_err(|errno| surely("syncing", errno))?;
         temp.file.sync_all().map_err(|error| surely("syncing", errno_of(&error)))?;
         let linked = self
+            .root
             .probe(Step::Link)
             .and_then(|()| linkat(chain.fd(), name, chain.fd(), file, AtFlags::empty()));
         match linked {
@@ -262,7 +258,7 @@ impl Files {
 
     fn remove_temp(&self, chain: &Chain<'_>, name: &str) {
         let removed =
-            self.probe(Step::RemoveTemp).and_then(|()| unlinkat(chain.fd(), name, AtFlags::empty()));
+            self.root.probe(Step::RemoveTemp).and_then(|()| unlinkat(chain.fd(), name, AtFlags::empty()));
         match removed {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => tracing::warn!(name, %errno, "a temp file stays behind; a listing shows it"),
@@ -270,7 +266,7 @@ impl Files {
     }
 
     fn sync(&self, chain: &Chain<'_>) -> Result<(), Failure> {
-        self.probe(Step::SyncFolder).map_err(|errno| chain.failure("", "syncing", errno))?;
+        self.root.probe(Step::SyncFolder).map_err(|errno| chain.failure("", "syncing", errno))?;
         chain.sync()
     }
 
@@ -409,6 +405,7 @@ impl Files {
         }
         // SUBTLE: also when nothing was there: an earlier try may have unlinked and failed to sync.
         let synced = self
+            .root
             .probe(Step::SyncFolder)
             .map_err(|errno| chain.failure("", "syncing", errno))
             .and_then(|()| chain.sync_and_prune());
@@ -416,17 +413,6 @@ impl Files {
             Ok(()) => results,
             Err(failure) => all(&failure, Undone::Perhaps),
         }
-    }
-
-    #[cfg(not(test))]
-    #[expect(clippy::unused_self, reason = "tests stop here")]
-    fn probe(&self, _: Step) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    #[cfg(test)]
-    fn probe(&self, step: Step) -> Result<(), Errno> {
-        self.probe.pass(step)
     }
 }
 

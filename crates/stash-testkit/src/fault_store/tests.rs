@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use futures::TryStreamExt;
-use stash_blob::{BlobEntryKind, ObjectBlobs, suite::Subject};
+use stash_blob::{BlobEntryKind, ClaimError, FORMAT, ObjectBlobs, StashMarker, claim, suite::Subject};
 use tokio::task::JoinSet;
 
 use super::*;
@@ -207,5 +207,22 @@ async fn read_back_settles_every_unknown_put_whatever_the_seed() {
         }
         assert_eq!(keys(store.inner()).await.expect("a listing"), written, "seed {seed}");
         assert_eq!(store.counts().bytes_put, 5 * store.counts().puts);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_survives_every_honest_fault() {
+    let catalog = |n: u32| format!("c00000000-0000-4000-8000-{n:012}").parse().expect("an id");
+    let marker = |n| StashMarker { format: FORMAT, catalog: catalog(n) };
+    for (fault, claimed) in
+        [(Fault::LostReply, true), (Fault::TimedOut, false), (Fault::Refused { retry: true }, false)]
+    {
+        let store = memory();
+        store.set_plan(FaultPlan::none().at(Op::Put, 0, fault));
+        let first = claim(&store, &marker(1)).await;
+        assert_eq!(first.is_ok(), claimed, "{fault:?}: {first:?}");
+        assert!(matches!(first, Ok(()) | Err(ClaimError::Store { .. })), "{fault:?}: {first:?}");
+        claim(&store, &marker(1)).await.expect("claiming again is safe");
+        claim(&store, &marker(2)).await.expect_err("it is taken");
     }
 }
