@@ -195,3 +195,14 @@ fn time_of(value: i128) -> Result<u64, Fault> {
 fn diff_of(value: i128) -> Result<i64, Fault> {
     i64::try_from(value).or_else(|_| parse_diff(&value.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_the_decoder_is_an_error_like_another() {
+        let fault = decode(|| -> Result<(), String> { panic!("as a damaged file can cause") });
+        assert!(matches!(fault, Err(Fault::NotParquet { .. })));
+    }
+}

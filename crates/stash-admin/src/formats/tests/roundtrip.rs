@@ -240,7 +240,7 @@ fn bits(batch: &RecordBatch, column: usize) -> Vec<Option<u64>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn roundtrip_random_rows_through_csv_and_ndjson(
