@@ -197,6 +197,15 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_gets_every_wth_row_of_the_file_across_its_batches() {
+        let many: Vec<_> = (0..20_000).map(|i| (Some("x"), i, 1)).collect();
+        let feed = FileFeed::new("words", schema(), vec![batch(&many[..5]), batch(&many[5..])]).unwrap();
+        let batches: Vec<_> = feed.updates(0, 0, feed.end(), 3, 7).map(Result::unwrap).collect();
+        let times = batches.iter().flat_map(|batch| feed::part(batch).unwrap().times).copied();
+        assert!(times.eq((3..20_000).step_by(7)));
+    }
+
+    #[test]
     fn an_input_that_cannot_be_a_feed_is_refused_with_the_reason() {
         let refusal = |batches| FileFeed::new("f", schema(), batches).unwrap_err().to_string();
         assert!(refusal(vec![]).contains("no updates"));

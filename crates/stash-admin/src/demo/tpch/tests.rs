@@ -138,6 +138,7 @@ fn every_worker_has_a_part_of_the_snapshot_and_of_the_changes() {
 #[test]
 fn the_seed_decides_all_that_follows_the_snapshot_and_nothing_else_does() {
     let (one, again, other) = (feed(spec()), feed(spec()), feed(TpchSpec { seed: 8, ..spec() }));
+    assert_ne!(one.new_first, other.new_first, "new orders have other contents");
     let longer = feed(TpchSpec { ticks: 90, ..spec() });
     for table in [0, 1] {
         let all = updates(&one, table, 0, 61, 2);
@@ -179,9 +180,10 @@ fn most_ticks_are_small_and_each_refresh_is_a_set_in_and_a_set_out() {
 fn new_orders_beyond_the_gaps_still_have_keys_of_their_own() {
     let feed = feed(TpchSpec { scale: 0.001, ..spec() });
     let base = (0..1500).map(Order::Base);
-    let keys: BTreeSet<_> =
-        base.chain((0..8000).map(Order::New)).map(|order| feed.identity(order).1).collect();
-    assert_eq!(keys.len(), 9500);
+    let all: Vec<_> = base.chain((0..8000).map(Order::New)).map(|order| feed.identity(order)).collect();
+    let keys: BTreeSet<_> = all.iter().map(|(_, key)| key).collect();
+    let parts: BTreeSet<_> = all.iter().map(|(part, _)| part).collect();
+    assert_eq!((keys.len(), parts.len()), (9500, 9500), "keys and contents");
 }
 
 #[test]
