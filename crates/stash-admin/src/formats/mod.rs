@@ -28,7 +28,8 @@
 //!
 //! # Invariants
 //!
-//! - **F1 Exact** no value is rounded or cut unless the user named a float type for it.
+//! - **F1 Exact** no value is rounded or cut unless the user named a float type for it; an inferred float gives
+//!   back up to 17 digits.
 //! - **F2 Placed** every error names the file and, where there is one, the line (row in Parquet) and the column.
 //! - **F3 Bounded** a batch has at most 8192 rows and, of text, about 32 MiB and one record; a record has at
 //!   most 64 MiB, and at most 10,000 columns.
@@ -40,6 +41,7 @@ mod cell;
 mod changes;
 mod column;
 mod csv;
+mod discover;
 mod fault;
 mod infer;
 mod input;

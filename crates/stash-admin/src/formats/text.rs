@@ -6,25 +6,23 @@ use std::{
     sync::Arc,
 };
 
-use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::datatypes::{Schema, SchemaRef};
 
 use super::{
-    cell::{Cell, Visit},
+    cell::{Cell, Entry, Visit},
     changes::{BATCH_BYTES_MAX, BATCH_ROWS_MAX, ChangeBatch, ColumnRoles, Format, Progress, with_roles},
     column::Column,
     csv::CsvRecords,
+    discover::discover,
     fault::{Fault, InputError},
-    infer::Evidence,
-    input::{self, COLUMNS_MAX, Input},
+    input::{self, Input},
     ndjson::NdjsonRecords,
     spec::SchemaSpec,
 };
 
-/// How many records go by between two reports of progress.
-const WATCH_EVERY: u64 = 4096;
-
+/// The records of either format.
 #[derive(Debug)]
-enum Records {
+pub(super) enum Records {
     Csv(CsvRecords),
     Ndjson(NdjsonRecords),
 }
@@ -47,7 +45,7 @@ impl Records {
         })
     }
 
-    fn next(&mut self, visit: Visit<'_>) -> Result<Option<u64>, InputError> {
+    pub(super) fn next(&mut self, visit: Visit<'_>) -> Result<Option<u64>, InputError> {
         match self {
             Records::Csv(records) => records.next(visit),
             Records::Ndjson(records) => records.next(visit),
@@ -61,7 +59,7 @@ impl Records {
         })
     }
 
-    fn progress(&self) -> Progress {
+    pub(super) fn progress(&self) -> Progress {
         match self {
             Records::Csv(records) => records.input().progress(),
             Records::Ndjson(records) => records.input().progress(),
@@ -71,7 +69,7 @@ impl Records {
 
 /// What a column of the file is to an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
+pub(super) enum Slot {
     Time,
     Diff,
     Row(usize),
@@ -137,7 +135,7 @@ impl TextChanges {
         let (names, row_schema) = match spec {
             Some(spec) => declared(path, &records, &roles, &spec)?,
             None => {
-                let found = infer(path, &mut records, &roles, watch)?;
+                let found = discover(path, &mut records, &roles, watch)?;
                 records = records.rewind()?;
                 found
             }
@@ -198,7 +196,7 @@ impl TextChanges {
         let TextChanges { path, records, roles, layout, columns, at_start, .. } = self;
         let (mut time, mut diff) = (None, None);
         let mut names = Vec::new();
-        let mut visit = |entry: super::cell::Entry<'_>| {
+        let mut visit = |entry: Entry<'_>| {
             if *at_start {
                 names.push(entry.name.to_owned());
             }
@@ -282,99 +280,4 @@ fn declared(
         return Err(refuse(Fault::NotInSchema).of(name));
     }
     Ok((names, schema))
-}
-
-/// A column while its type is being found.
-#[derive(Debug, Default)]
-struct Found {
-    evidence: Evidence,
-    last_line: u64,
-    slot: Option<Slot>,
-}
-
-/// Reads the whole file for the names to expect and the row schema, and judges times and diffs on the way.
-fn infer(
-    path: &Path,
-    records: &mut Records,
-    roles: &ColumnRoles,
-    watch: &mut dyn FnMut(Progress),
-) -> Result<(Vec<String>, SchemaRef), InputError> {
-    let is_csv = matches!(records, Records::Csv(_));
-    let mut names: Vec<String> = Vec::new();
-    let mut found: Vec<Found> = Vec::new();
-    let mut by_name: HashMap<String, usize> = HashMap::new();
-    let add = |name: &str, names: &mut Vec<String>, found: &mut Vec<Found>| {
-        let slot = match roles.is_row(name)? {
-            true => Slot::Row(found.len()),
-            false if roles.time == name => Slot::Time,
-            false => Slot::Diff,
-        };
-        if found.len() >= COLUMNS_MAX {
-            return Err(Fault::TooManyColumns { max: COLUMNS_MAX });
-        }
-        names.push(name.to_owned());
-        found.push(Found { slot: Some(slot), ..Found::default() });
-        Ok(found.len() - 1)
-    };
-    if let Records::Csv(csv) = records {
-        for name in csv.names() {
-            let index = add(&name, &mut names, &mut found)
-                .map_err(|fault| InputError::line(path, csv.header_line(), fault).of(&name))?;
-            by_name.insert(name, index);
-        }
-    }
-    let (mut records_seen, mut no_time, mut no_diff) = (0_u64, None, None);
-    loop {
-        let (mut has_time, mut has_diff) = (false, false);
-        let mut visit = |entry: super::cell::Entry<'_>| {
-            let expected = names.get(entry.index).is_some_and(|name| name == entry.name);
-            let index = match by_name.get(entry.name) {
-                _ if expected => entry.index,
-                Some(index) => *index,
-                None => {
-                    let index = add(entry.name, &mut names, &mut found)?;
-                    by_name.insert(entry.name.to_owned(), index);
-                    index
-                }
-            };
-            let Some(column) = found.get_mut(index) else { return Ok(()) };
-            if column.last_line == entry.line {
-                return Err(Fault::Duplicate);
-            }
-            column.last_line = entry.line;
-            match column.slot {
-                Some(Slot::Time) => has_time = entry.cell.time().map(|_| true)?,
-                Some(Slot::Diff) => has_diff = entry.cell.diff().map(|_| true)?,
-                _ if is_csv => column.evidence.see_csv(entry.cell, entry.line),
-                _ => column.evidence.see_json(entry.cell, entry.line)?,
-            }
-            Ok(())
-        };
-        let Some(line) = records.next(&mut visit)? else { break };
-        if !has_time {
-            no_time.get_or_insert(line);
-        }
-        if !has_diff && roles.diff.is_some() {
-            no_diff.get_or_insert(line);
-        }
-        records_seen += 1;
-        if records_seen.is_multiple_of(WATCH_EVERY) {
-            watch(records.progress());
-        }
-    }
-    watch(records.progress());
-    if names.is_empty() {
-        return Err(InputError::whole(path, Fault::Empty("no line of it holds an update")));
-    }
-    roles.are_among(&names).map_err(|(name, fault)| InputError::whole(path, fault).of(name))?;
-    if let Some(line) = no_time {
-        return Err(InputError::line(path, line, Fault::NullTime).of(&roles.time));
-    }
-    if let (Some(line), Some(name)) = (no_diff, &roles.diff) {
-        return Err(InputError::line(path, line, Fault::NullDiff).of(name));
-    }
-    let row = names.iter().zip(&found).filter(|(_, column)| matches!(column.slot, Some(Slot::Row(_))));
-    let fields: Vec<Field> =
-        row.map(|(name, column)| Field::new(name, column.evidence.data_type(), true)).collect();
-    Ok((names, Arc::new(Schema::new(fields))))
 }

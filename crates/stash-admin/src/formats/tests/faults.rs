@@ -316,6 +316,23 @@ fn empty_missing_and_misplaced_files_say_what_they_are() {
     assert!(std::error::Error::source(&error).is_some(), "the cause is kept");
 }
 
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_read_once_or_refused() {
+    let mut file = csv("a,t\n");
+    file.path = "/dev/null".into();
+    let without = "/dev/null: is not a regular file, and finding the column types reads it twice; pass --schema, or a file";
+    assert_eq!(file.error("t", None, None), without);
+    let with = file.error("t", None, Some("a:int8"));
+    assert_eq!(with, "/dev/null: is empty; a CSV file begins with a header that names its columns");
+    file.format = Format::Parquet;
+    let parquet = file.error("t", None, None);
+    assert_eq!(
+        parquet,
+        "/dev/null: is not a regular file, and Parquet is read from its end; write it to a file first"
+    );
+}
+
 #[test]
 fn what_is_not_parquet_or_is_damaged_is_an_error_and_no_panic() {
     let parquet = |bytes: &[u8]| Fixture::new(Format::Parquet, bytes);
