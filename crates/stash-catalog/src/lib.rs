@@ -10,6 +10,10 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::as_conversions))]
 
+// First, so that its macro is in scope below.
+#[macro_use]
+pub mod suite;
+
 mod catalog;
 mod error;
 mod rows;

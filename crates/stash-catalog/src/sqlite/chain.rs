@@ -86,9 +86,9 @@ pub(super) async fn commit(catalog: &SqliteCatalog, request: CommitRequest) -> R
             (None, unlink)
         }
     };
-    let reason = match request.resolution {
-        Resolution::Drop { .. } => DeletionReason::Dropped,
-        Resolution::Accept { .. } | Resolution::Extend { .. } => DeletionReason::Trimmed,
+    let reason = match request.outcome {
+        OutcomeKind::Dropped => DeletionReason::Dropped,
+        OutcomeKind::Accepted | OutcomeKind::Trimmed { .. } => DeletionReason::Trimmed,
     };
     let shard = catalog.shard(sink);
     let keys: Vec<_> = unlink.iter().map(|name| (name.under(shard), None)).collect();
@@ -120,8 +120,13 @@ fn check(request: &CommitRequest) -> Result<()> {
     if matches!(status, HeadStatus::Dropped) {
         return inconsistent("a commit cannot drop the sink: use drop_sink".to_owned());
     }
-    let dropped = matches!(resolution, Resolution::Drop { .. });
-    if dropped != matches!(outcome, OutcomeKind::Dropped) {
+    // A poison at U takes nothing of the batch: it is dropped, and yet the chain's status changes.
+    let takes = match resolution {
+        Resolution::Accept { .. } => true,
+        Resolution::Extend { upper, .. } => upper > expected_upper,
+        Resolution::Drop { .. } => false,
+    };
+    if takes == matches!(outcome, OutcomeKind::Dropped) {
         return inconsistent(format!("outcome {outcome:?} does not fit what is written"));
     }
     if let Some(upper) = moved_upper(resolution) {
