@@ -59,6 +59,9 @@ fn a_lost_a_doubled_a_negated_and_a_late_update_are_all_found() {
     let late = [good[0], (Some("b"), 2.0, 5, 1), good[2]];
     let healed = What::Content { until: Some(5) };
     assert_eq!(wrong_at(&late), vec![(What::Change, 4), (healed, 4), (What::Change, 5)]);
+    // After it is right again, it can go wrong again.
+    let again = [late[0], late[1], late[2], (Some("d"), 4.0, 6, 1)];
+    assert_eq!(wrong_at(&again)[3..], [(What::Change, 6), (lasting, 6)]);
 }
 
 #[test]

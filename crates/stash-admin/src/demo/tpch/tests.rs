@@ -139,6 +139,9 @@ fn every_worker_has_a_part_of_the_snapshot_and_of_the_changes() {
 fn the_seed_decides_all_that_follows_the_snapshot_and_nothing_else_does() {
     let (one, again, other) = (feed(spec()), feed(spec()), feed(TpchSpec { seed: 8, ..spec() }));
     assert_ne!(one.new_first, other.new_first, "new orders have other contents");
+    let changed =
+        |feed: &TpchFeed| (0..20).map(|position| feed.identity(Order::Base(position))).collect::<Vec<_>>();
+    assert_ne!(changed(&one), changed(&other), "other orders go and change");
     let longer = feed(TpchSpec { ticks: 90, ..spec() });
     for table in [0, 1] {
         let all = updates(&one, table, 0, 61, 2);
