@@ -47,6 +47,16 @@ pub enum Mint {
     Complete,
 }
 
+impl Mint {
+    /// The description that was minted, if one was.
+    pub fn minted(self) -> Option<Minted> {
+        match self {
+            Mint::Minted(minted) => Some(minted),
+            Mint::NotYet | Mint::InFlight | Mint::Ended | Mint::Complete => None,
+        }
+    }
+}
+
 /// Chooses the descriptions of one incarnation.
 ///
 /// ```

@@ -262,7 +262,8 @@ impl Chain {
         })
     }
 
-    /// The transaction that a decision asks for, or `None` where nothing need be written.
+    /// The transaction that a decision asks for, or `None` where nothing need be written
+    /// ([`Decision::must_commit`]).
     fn request(
         &self,
         commit: CommitId,
@@ -271,9 +272,11 @@ impl Chain {
         decision: &Decision,
     ) -> Option<CommitRequest> {
         let head = &view.head;
+        if !decision.must_commit(&rendering_of(&view.incarnation), !offered.parts.is_empty()) {
+            return None;
+        }
         let (outcome, resolution, status) = match decision {
             Decision::Recorded(_) => return None,
-            Decision::Drop { .. } if offered.owns_no_blob() => return None,
             Decision::Drop { .. } => {
                 (Outcome::Dropped, Resolution::Drop { unlink: offered.names() }, head.status.clone())
             }
@@ -367,10 +370,6 @@ impl Offered {
             poisoned: self.poisoned.clone(),
             has_updates: !self.inline.is_empty() || !self.parts.is_empty(),
         }
-    }
-
-    fn owns_no_blob(&self) -> bool {
-        self.parts.is_empty()
     }
 
     fn names(&self) -> Vec<PartName> {

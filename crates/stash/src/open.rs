@@ -84,7 +84,7 @@ impl OpenOptions {
                 what: format!("there is no stash at {}: {} does not exist", self.url, file.display()),
             });
         }
-        let store = LocalStore::open(&folder.join(BLOBS_FOLDER)).await?;
+        let store = LocalStore::open(&folder.join(BLOBS_FOLDER))?;
         let catalog = SqliteCatalog::open(&file, Arc::clone(&self.clock), Arc::clone(&self.ids)).await?;
         Ok((Arc::new(store), Arc::new(catalog)))
     }
@@ -92,7 +92,7 @@ impl OpenOptions {
     /// Opens a stash over this store and catalog; the URL only names it. The store's prefix is claimed for the
     /// catalog, and one that belongs to another catalog is refused.
     pub async fn open_with(self, store: Arc<dyn BlobStore>, catalog: Arc<dyn Catalog>) -> Result<Stash> {
-        let marker = StashMarker::new(catalog.id());
+        let marker = StashMarker { format: stash_blob::FORMAT, catalog: catalog.id() };
         stash_blob::claim(store.as_ref(), &marker).await?;
         let process = Process::start(store, catalog, self.config.batch.clone())?;
         let OpenOptions { url, config, clock, ids, create: _ } = self;
