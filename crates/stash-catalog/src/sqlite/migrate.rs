@@ -65,10 +65,20 @@ pub(super) async fn migrate(
             Migration::new(*version, (*noun).into(), MigrationType::Simple, sql.into_sql_str(), false)
         })
         .collect();
-    Migrator::with_migrations(migrations)
-        .run(&mut *writer)
-        .await
-        .map_err(|error| refused(location, error))?;
+    // Not `run`: its future cannot be sent between threads as far as the compiler can see, so that nobody
+    // could open a catalog in a task of its own.
+    let migrator = Migrator::with_migrations(migrations);
+    migrator.run_direct(None, &mut *writer, false).await.map_err(|error| refused(location, error))?;
+    identity(writer, location, now, ids).await
+}
+
+/// The catalog's id, drawn by whoever opens it first, and its revision.
+async fn identity(
+    writer: &mut SqliteConnection,
+    location: &str,
+    now: Timestamp,
+    ids: &dyn IdSource,
+) -> Result<(CatalogId, u64)> {
     sqlx::query("INSERT OR IGNORE INTO catalog (one, id, revision, created) VALUES (1, ?, 0, ?)")
         .bind(CatalogId::from_uuid(ids.random()).to_string())
         .bind(int(now.0))

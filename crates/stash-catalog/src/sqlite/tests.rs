@@ -262,7 +262,7 @@ async fn a_damaged_row_is_named_by_table_row_and_column() {
     for (table, sql) in [
         ("chains", "PRAGMA ignore_check_constraints = ON; UPDATE chains SET upper = x'00'"),
         ("batches", "UPDATE batches SET facts = x'63'"),
-        ("batches", "UPDATE batches SET facts = facts || x'00'"),
+        ("batches", "UPDATE batches SET facts = CAST(facts || x'00' AS BLOB)"),
         ("parts", "UPDATE parts SET key = 'nonsense'"),
         ("parts", "UPDATE parts SET descriptor = x'0102'"),
         ("inline_runs", "UPDATE inline_runs SET payload = x'00'"),

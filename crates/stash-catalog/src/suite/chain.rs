@@ -1,5 +1,7 @@
 //! The chain is gapless, and its head is the fence.
 
+use std::sync::Arc;
+
 use stash_types::{Frontier, IncarnationId};
 
 use super::Setup;
@@ -52,7 +54,7 @@ pub(super) async fn the_offer_moves_the_resolved_upper_and_is_recorded(setup: Se
     let world = World::new(&setup).await;
     let (a, b) = (world.open("a").await.id, world.open("b").await.id);
     let last = |id: IncarnationId| {
-        let (catalog, sink) = (setup.catalog.clone(), world.sink);
+        let (catalog, sink) = (Arc::clone(&setup.catalog), world.sink);
         async move { catalog.view(sink, id).await.expect("a view").incarnation }
     };
     assert_eq!(last(a).await.last, None);

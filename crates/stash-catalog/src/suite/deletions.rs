@@ -1,5 +1,7 @@
 //! The deletion queue never holds a key that a row references, and forgets none.
 
+use std::sync::Arc;
+
 use stash_types::{Frontier, PartKey};
 
 use super::Setup;
@@ -63,7 +65,7 @@ pub(super) async fn a_deferred_key_waits_longer_each_time(setup: Setup) {
     setup.clock.advance(10);
     enqueue(&world, &[second], DeletionReason::Surrendered).await;
     let due = |limit| {
-        let catalog = setup.other.clone();
+        let catalog = Arc::clone(&setup.other);
         async move {
             let rows = catalog.deletions_due(limit).await.expect("due");
             rows.iter().map(|row| (row.key, row.attempts)).collect::<Vec<_>>()
@@ -140,7 +142,7 @@ pub(super) async fn what_happened_is_recorded_and_found_by_key(setup: Setup) {
     setup.catalog.close_incarnation(world.sink, a, "end").await.expect("closed");
     setup.catalog.drop_sink(world.sink, true).await.expect("dropped");
     let events = |filter: HistoryFilter| {
-        let catalog = setup.other.clone();
+        let catalog = Arc::clone(&setup.other);
         async move {
             let rows = catalog.history(filter).await.expect("history");
             rows.into_iter().map(|row| row.event).collect::<Vec<_>>()
