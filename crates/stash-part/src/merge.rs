@@ -10,7 +10,7 @@
 
 use std::{cmp::Ordering, collections::VecDeque, sync::Arc};
 
-use arrow::array::{ArrayRef, Int64Array};
+use arrow::array::{Array, ArrayRef, Int64Array};
 use arrow::compute::interleave;
 
 use crate::error::PartError;
@@ -41,14 +41,14 @@ pub struct RunMerge {
     schema: RowSchema,
     output_rows: usize,
     runs: Vec<Run>,
-    /// A winner tree over the runs' heads; rebuilt whenever a chunk comes or goes.
-    tree: Tree,
+    /// The chunks that heads, the pending row or the batch being filled point into, by slot.
+    sources: Vec<Option<Source>>,
     /// The latest distinct (row, time), to which an equal one may still be added.
     pending: Option<Pending>,
     output: Output,
     ready: VecDeque<Sorted>,
     /// A chunk of the only run left, kept whole until it is known that the next does not begin with its last row.
-    held: Option<Arc<Chunk>>,
+    held: Option<Source>,
 }
 
 #[derive(Debug, Default)]
@@ -59,30 +59,49 @@ struct Run {
     last: Option<OrderedRows>,
 }
 
-/// A chunk and where its run stands in it.
-#[derive(Debug, Clone)]
+/// Where a run stands: a row of a source.
+#[derive(Debug, Clone, Copy)]
 struct Head {
-    chunk: Arc<Chunk>,
+    prefix: u64,
+    slot: usize,
     row: usize,
 }
 
 #[derive(Debug)]
-struct Chunk {
+struct Source {
     updates: Sorted,
     rows: OrderedRows,
     bytes_per_row: usize,
+    in_output: bool,
 }
 
 #[derive(Debug)]
 struct Pending {
-    chunk: Arc<Chunk>,
-    row: usize,
+    head: Head,
     sum: i128,
 }
 
-impl Head {
-    fn compare(&self, other: &Head) -> Ordering {
-        self.chunk.rows.compare(self.row, &other.chunk.rows, other.row)
+impl Source {
+    fn new(updates: Sorted) -> Result<Source, PartError> {
+        let rows = OrderedRows::new(&updates)?;
+        let bytes_per_row = updates.memory_bytes() / updates.num_rows().max(1);
+        Ok(Source { updates, rows, bytes_per_row, in_output: false })
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.updates.memory_bytes() + self.rows.memory_bytes()
+    }
+}
+
+/// Orders two heads; most pairs differ in their prefixes already.
+fn compare(sources: &[Option<Source>], a: Head, b: Head) -> Ordering {
+    match a.prefix.cmp(&b.prefix) {
+        Ordering::Equal => match (&sources[a.slot], &sources[b.slot]) {
+            (Some(left), Some(right)) => left.rows.compare_tied(a.row, &right.rows, b.row),
+            // A slot is not freed while a head stands in it.
+            _ => Ordering::Equal,
+        },
+        decided => decided,
     }
 }
 
@@ -93,7 +112,7 @@ impl RunMerge {
             schema: schema.clone(),
             output_rows: output_rows.max(1),
             runs: std::iter::repeat_with(Run::default).take(runs).collect(),
-            tree: Tree::default(),
+            sources: Vec::new(),
             pending: None,
             output: Output::default(),
             ready: VecDeque::new(),
@@ -115,8 +134,8 @@ impl RunMerge {
                 (None, _) => {
                     self.settle()?;
                     self.flush()?;
-                    if let Some(chunk) = self.held.take() {
-                        self.pass(&chunk.updates);
+                    if let Some(held) = self.held.take() {
+                        self.pass(&held.updates);
                     }
                     if self.ready.is_empty() {
                         return Ok(MergeStep::Done);
@@ -140,17 +159,17 @@ impl RunMerge {
         if chunk.is_empty() {
             return Ok(());
         }
-        let rows = OrderedRows::new(&chunk)?;
+        let last_row = OrderedRows::new(&chunk.row(chunk.num_rows() - 1)?)?;
+        let source = Source::new(chunk)?;
         if let Some(last) = &state.last
-            && last.compare(0, &rows, 0).is_gt()
+            && last.compare(0, &source.rows, 0).is_gt()
         {
             return Err(PartError::OutOfOrder { run });
         }
-        // The last row is copied out, so that no run keeps two chunks alive.
-        state.last = Some(OrderedRows::new(&chunk.row(chunk.num_rows() - 1)?)?);
-        let bytes_per_row = chunk.memory_bytes() / chunk.num_rows();
-        let chunk = Arc::new(Chunk { updates: chunk, rows, bytes_per_row });
-        state.head = Some(Head { chunk, row: 0 });
+        // The last row was copied out, so that no run keeps two chunks alive.
+        state.last = Some(last_row);
+        let (prefix, slot) = (source.rows.prefixes()[0], self.store(source));
+        self.runs[run].head = Some(Head { prefix, slot, row: 0 });
         Ok(())
     }
 
@@ -162,15 +181,39 @@ impl RunMerge {
 
     /// Bytes held: chunks, their comparable forms, and batches not yet taken.
     pub fn memory_bytes(&self) -> usize {
-        let chunk = |chunk: &Chunk| chunk.updates.memory_bytes() + chunk.rows.memory_bytes();
-        let heads = self.runs.iter().filter_map(|run| run.head.as_ref()).map(|head| &head.chunk);
-        // A chunk may be both a head and a source of the batch being filled: count it once.
-        let mut chunks: Vec<&Arc<Chunk>> = heads.chain(&self.output.sources).chain(&self.held).collect();
-        chunks.sort_by_key(|chunk| Arc::as_ptr(chunk));
-        chunks.dedup_by_key(|chunk| Arc::as_ptr(chunk));
-        chunks.into_iter().map(|held| chunk(held)).sum::<usize>()
-            + self.ready.iter().map(|batch| batch.memory_bytes()).sum::<usize>()
-            + self.output.memory_bytes()
+        let sources =
+            self.sources.iter().flatten().chain(&self.held).map(Source::memory_bytes).sum::<usize>();
+        let ready = self.ready.iter().map(|batch| batch.memory_bytes()).sum::<usize>();
+        sources + ready + self.output.memory_bytes()
+    }
+
+    /// Puts a source into a free slot; slots that nothing points into are freed first.
+    fn store(&mut self, source: Source) -> usize {
+        self.free_slots();
+        match self.sources.iter_mut().enumerate().find(|(_, slot)| slot.is_none()) {
+            Some((slot, free)) => {
+                *free = Some(source);
+                slot
+            }
+            None => {
+                self.sources.push(Some(source));
+                self.sources.len() - 1
+            }
+        }
+    }
+
+    fn free_slots(&mut self) {
+        for slot in 0..self.sources.len() {
+            let head = self.runs.iter().any(|run| run.head.is_some_and(|head| head.slot == slot));
+            let pending = self.pending.as_ref().is_some_and(|pending| pending.head.slot == slot);
+            let free = !head && !pending;
+            if let Some(source) = &mut self.sources[slot]
+                && free
+                && !source.in_output
+            {
+                self.sources[slot] = None;
+            }
+        }
     }
 
     /// The run `run`, if it waits for a chunk.
@@ -185,40 +228,50 @@ impl RunMerge {
 
     /// Merges until a run needs its next chunk or a batch is ready.
     fn merge_heads(&mut self) -> Result<(), PartError> {
-        self.tree = Tree::build(&self.runs);
-        let mut streak = (usize::MAX, 0);
+        let mut tree = Tree::build(&self.runs, &self.sources);
+        let (mut streak_of, mut streak) = (usize::MAX, 0);
         while self.ready.is_empty() {
-            let Some(winner) = self.tree.winner() else { return Ok(()) };
-            streak = if streak.0 == winner { (winner, streak.1 + 1) } else { (winner, 0) };
-            let Some(head) = self.runs[winner].head.take() else { return Ok(()) };
-            let end = if streak.1 >= GALLOP_AFTER {
-                streak.1 = 0;
-                self.tree.second(winner, &self.runs).map_or(head.row + 1, |second| gallop(&head, second))
-            } else {
-                head.row + 1
-            };
-            for row in head.row..end {
-                self.take_row(&head.chunk, row)?;
+            let Some(winner) = tree.winner() else { return Ok(()) };
+            let Some(head) = self.runs[winner].head else { return Ok(()) };
+            streak = if streak_of == winner { streak + 1 } else { 0 };
+            streak_of = winner;
+            let mut end = head.row + 1;
+            if streak >= GALLOP_AFTER {
+                streak = 0;
+                if let Some(second) = tree.second(winner, &self.runs, &self.sources) {
+                    end = gallop(&self.sources, head, second);
+                }
             }
-            if end == head.chunk.rows.len() {
+            let next = self.take_rows(head, end)?;
+            self.runs[winner].head = next;
+            if next.is_none() {
                 return Ok(());
             }
-            self.runs[winner].head = Some(Head { chunk: head.chunk, row: end });
-            self.tree.update(winner, &self.runs);
+            tree.update(winner, &self.runs, &self.sources);
         }
         Ok(())
     }
 
+    /// Takes the rows of `head`'s source up to `end`; the head that follows, if the source has more.
+    fn take_rows(&mut self, head: Head, end: usize) -> Result<Option<Head>, PartError> {
+        for row in head.row..end {
+            self.take_row(head.slot, row)?;
+        }
+        let source = self.sources[head.slot].as_ref();
+        let prefix = source.and_then(|source| source.rows.prefixes().get(end).copied());
+        Ok(prefix.map(|prefix| Head { prefix, slot: head.slot, row: end }))
+    }
+
     /// Adds one row of the merged sequence: to the pending one if equal, else after it.
-    fn take_row(&mut self, chunk: &Arc<Chunk>, row: usize) -> Result<(), PartError> {
-        let diff = i128::from(chunk.updates.diffs()[row]);
+    fn take_row(&mut self, slot: usize, row: usize) -> Result<(), PartError> {
+        let Some(source) = &self.sources[slot] else { return Ok(()) };
+        let head = Head { prefix: source.rows.prefixes()[row], slot, row };
+        let diff = i128::from(source.updates.diffs()[row]);
         match &mut self.pending {
-            Some(pending) if pending.chunk.rows.compare(pending.row, &chunk.rows, row).is_eq() => {
-                pending.sum += diff;
-            }
+            Some(pending) if compare(&self.sources, pending.head, head).is_eq() => pending.sum += diff,
             _ => {
                 self.settle()?;
-                self.pending = Some(Pending { chunk: Arc::clone(chunk), row, sum: diff });
+                self.pending = Some(Pending { head, sum: diff });
             }
         }
         Ok(())
@@ -226,10 +279,16 @@ impl RunMerge {
 
     /// Nothing equal to the pending row is to come: it goes out, unless it came to nothing.
     fn settle(&mut self) -> Result<(), PartError> {
-        let Some(Pending { chunk, row, sum }) = self.pending.take() else { return Ok(()) };
-        let diff = narrow(sum, chunk.updates.times()[row])?;
+        let Some(Pending { head, sum }) = self.pending.take() else { return Ok(()) };
+        let Some(source) = &mut self.sources[head.slot] else { return Ok(()) };
+        let time = source.updates.times()[head.row];
+        let diff = narrow(sum, time)?;
         if diff != 0 {
-            self.output.push(&chunk, row, diff);
+            source.in_output = true;
+            self.output.indices.push((head.slot, head.row));
+            self.output.times.push(time);
+            self.output.diffs.push(diff);
+            self.output.bytes += source.bytes_per_row;
             if self.output.indices.len() >= self.output_rows || self.output.bytes >= OUTPUT_BYTES_MAX {
                 self.flush()?;
             }
@@ -240,8 +299,9 @@ impl RunMerge {
     fn flush(&mut self) -> Result<(), PartError> {
         let output = std::mem::take(&mut self.output);
         if !output.indices.is_empty() {
-            self.ready.push_back(output.build(&self.schema)?);
+            self.ready.push_back(output.build(&self.schema, &self.sources)?);
         }
+        self.sources.iter_mut().flatten().for_each(|source| source.in_output = false);
         Ok(())
     }
 
@@ -250,45 +310,35 @@ impl RunMerge {
         self.release_held_before(run)?;
         let Some(mut head) = self.runs[run].head.take() else { return Ok(()) };
         // The pending row may have an equal one at the head: chunks are consolidated, so at most one.
-        self.take_row_if_equal(&mut head)?;
-        if head.row == head.chunk.rows.len() {
-            return Ok(());
+        let equal = |pending: &Pending| compare(&self.sources, pending.head, head).is_eq();
+        if self.pending.as_ref().is_some_and(equal) {
+            match self.take_rows(head, head.row + 1)? {
+                Some(next) => head = next,
+                None => return Ok(()),
+            }
         }
         self.settle()?;
         self.flush()?;
-        if head.row == 0 {
-            self.held = Some(head.chunk);
-            return Ok(());
-        }
-        let rest = head.chunk.updates.slice(head.row, head.chunk.rows.len() - head.row);
-        let rows = OrderedRows::new(&rest)?;
-        let bytes_per_row = head.chunk.bytes_per_row;
-        self.held = Some(Arc::new(Chunk { updates: rest, rows, bytes_per_row }));
-        Ok(())
-    }
-
-    fn take_row_if_equal(&mut self, head: &mut Head) -> Result<(), PartError> {
-        if let Some(pending) = &self.pending
-            && pending.chunk.rows.compare(pending.row, &head.chunk.rows, head.row).is_eq()
-        {
-            self.take_row(&Arc::clone(&head.chunk), head.row)?;
-            head.row += 1;
-        }
+        let Some(source) = self.sources[head.slot].take() else { return Ok(()) };
+        self.held = Some(match head.row {
+            0 => source,
+            row => Source::new(source.updates.slice(row, source.rows.len() - row))?,
+        });
         Ok(())
     }
 
     /// The held chunk goes out; its last row becomes pending if the head of `run` equals it.
     fn release_held_before(&mut self, run: usize) -> Result<(), PartError> {
-        let Some(held) = self.held.take() else { return Ok(()) };
+        let (Some(held), Some(head)) = (self.held.take(), self.runs[run].head) else { return Ok(()) };
         let last = held.rows.len() - 1;
-        let equal = (self.runs[run].head.as_ref())
-            .is_some_and(|head| held.rows.compare(last, &head.chunk.rows, head.row).is_eq());
+        let equal = (self.sources[head.slot].as_ref())
+            .is_some_and(|source| held.rows.compare(last, &source.rows, head.row).is_eq());
         if equal {
             self.pass(&held.updates.slice(0, last));
-            self.take_row(&held, last)?;
-        } else {
-            self.pass(&held.updates);
+            let slot = self.store(held);
+            return self.take_row(slot, last);
         }
+        self.pass(&held.updates);
         Ok(())
     }
 
@@ -304,9 +354,12 @@ impl RunMerge {
 }
 
 /// The end of the stretch of `head` that stands before `second`; at least one row.
-fn gallop(head: &Head, second: &Head) -> usize {
-    let before = |row: usize| head.chunk.rows.compare(row, &second.chunk.rows, second.row).is_lt();
-    let len = head.chunk.rows.len();
+fn gallop(sources: &[Option<Source>], head: Head, second: Head) -> usize {
+    let (Some(source), Some(other)) = (&sources[head.slot], &sources[second.slot]) else {
+        return head.row + 1;
+    };
+    let before = |row: usize| source.rows.compare(row, &other.rows, second.row).is_lt();
+    let len = source.rows.len();
     let (mut low, mut step) = (head.row + 1, 1);
     while low + step <= len && before(low + step - 1) {
         low += step;
@@ -321,21 +374,21 @@ fn gallop(head: &Head, second: &Head) -> usize {
 }
 
 /// A tournament over the runs' heads: each inner node holds the run that stands first below it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Tree {
     nodes: Vec<Option<usize>>,
     leaves: usize,
 }
 
 impl Tree {
-    fn build(runs: &[Run]) -> Tree {
+    fn build(runs: &[Run], sources: &[Option<Source>]) -> Tree {
         let leaves = runs.len().next_power_of_two();
         let mut tree = Tree { nodes: vec![None; 2 * leaves], leaves };
         for (run, state) in runs.iter().enumerate() {
             tree.nodes[leaves + run] = state.head.is_some().then_some(run);
         }
         for node in (1..leaves).rev() {
-            tree.nodes[node] = first(runs, tree.nodes[2 * node], tree.nodes[2 * node + 1]);
+            tree.nodes[node] = first(runs, sources, tree.nodes[2 * node], tree.nodes[2 * node + 1]);
         }
         tree
     }
@@ -345,39 +398,39 @@ impl Tree {
     }
 
     /// Replays the matches of `run`, whose head moved.
-    fn update(&mut self, run: usize, runs: &[Run]) {
+    fn update(&mut self, run: usize, runs: &[Run], sources: &[Option<Source>]) {
         let mut node = (self.leaves + run) / 2;
         while node > 0 {
-            self.nodes[node] = first(runs, self.nodes[2 * node], self.nodes[2 * node + 1]);
+            self.nodes[node] = first(runs, sources, self.nodes[2 * node], self.nodes[2 * node + 1]);
             node /= 2;
         }
     }
 
     /// The head that stands first among all but `winner`: the best of those it beat.
-    fn second<'a>(&self, winner: usize, runs: &'a [Run]) -> Option<&'a Head> {
+    fn second(&self, winner: usize, runs: &[Run], sources: &[Option<Source>]) -> Option<Head> {
         let mut node = self.leaves + winner;
         let mut best = None;
         while node > 1 {
-            best = first(runs, best, self.nodes[node ^ 1]);
+            best = first(runs, sources, best, self.nodes[node ^ 1]);
             node /= 2;
         }
-        runs[best?].head.as_ref()
+        runs[best?].head
     }
 }
 
-fn first(runs: &[Run], a: Option<usize>, b: Option<usize>) -> Option<usize> {
+/// The run of the two whose head stands first.
+fn first(runs: &[Run], sources: &[Option<Source>], a: Option<usize>, b: Option<usize>) -> Option<usize> {
     let (Some(left), Some(right)) = (a, b) else { return a.or(b) };
-    match (&runs[left].head, &runs[right].head) {
-        (Some(x), Some(y)) if x.compare(y).is_le() => a,
+    match (runs[left].head, runs[right].head) {
+        (Some(x), Some(y)) if compare(sources, x, y).is_le() => a,
         (Some(_), None) => a,
         _ => b,
     }
 }
 
-/// The batch being filled: which row of which chunk, and its diff.
+/// The batch being filled: which row of which source, its time and its diff.
 #[derive(Debug, Default)]
 struct Output {
-    sources: Vec<Arc<Chunk>>,
     indices: Vec<(usize, usize)>,
     times: Vec<u64>,
     diffs: Vec<i64>,
@@ -385,31 +438,21 @@ struct Output {
 }
 
 impl Output {
-    fn push(&mut self, chunk: &Arc<Chunk>, row: usize, diff: i64) {
-        // Few chunks are live at a time, and the latest ones are used most.
-        let source = match self.sources.iter().rposition(|source| Arc::ptr_eq(source, chunk)) {
-            Some(source) => source,
-            None => {
-                self.sources.push(Arc::clone(chunk));
-                self.sources.len() - 1
-            }
-        };
-        self.indices.push((source, row));
-        self.times.push(chunk.updates.times()[row]);
-        self.diffs.push(diff);
-        self.bytes += chunk.bytes_per_row;
-    }
-
     fn memory_bytes(&self) -> usize {
         self.indices.capacity() * size_of::<(usize, usize)>()
             + (self.times.capacity() + self.diffs.capacity()) * size_of::<u64>()
     }
 
-    fn build(self, schema: &RowSchema) -> Result<Sorted, PartError> {
+    fn build(self, schema: &RowSchema, sources: &[Option<Source>]) -> Result<Sorted, PartError> {
+        let none = Sorted::empty(schema);
         let columns = (0..schema.columns())
             .map(|column| {
-                let arrays: Vec<&dyn arrow::array::Array> =
-                    self.sources.iter().map(|chunk| chunk.updates.batch().column(column).as_ref()).collect();
+                let of = |source: &Option<Source>| {
+                    let updates = source.as_ref().map_or(&none, |source| &source.updates);
+                    Arc::clone(updates.batch().column(column))
+                };
+                let arrays: Vec<ArrayRef> = sources.iter().map(of).collect();
+                let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
                 interleave(&arrays, &self.indices)
                     .map_err(PartError::arrow("gather merged rows; merge into smaller batches"))
             })

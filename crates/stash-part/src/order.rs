@@ -15,7 +15,7 @@ use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, RecordBatch};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{
     DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, DurationMicrosecondType,
-    DurationMillisecondType, DurationNanosecondType, DurationSecondType, Float16Type, Float32Type,
+    DurationMillisecondType, DurationNanosecondType, DurationSecondType, FieldRef, Float16Type, Float32Type,
     Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, TimeUnit, UInt8Type, UInt16Type, UInt32Type,
     UInt64Type, i256,
 };
@@ -37,8 +37,8 @@ pub const ORDER_VERSION: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct OrderedRows {
     form: Form,
-    /// Whether equal prefixes mean equal (row, time).
-    exact: bool,
+    /// How many leading columns an equal prefix decides.
+    decided: usize,
     prefixes: Vec<u64>,
 }
 
@@ -64,13 +64,11 @@ impl OrderedRows {
             .iter()
             .map(FlatColumn::new)
             .collect::<Result<Vec<_>, PartError>>()?;
-        let mut packer = Packer { prefixes: vec![0; batch.num_rows()], left: 64, exact: true };
+        let mut packer = Packer { prefixes: vec![0; batch.num_rows()], left: 64 };
         let schema = batch.schema();
-        for (column, field) in columns.iter().zip(schema.fields()) {
-            packer.push(column, field.is_nullable());
-        }
-        let Packer { prefixes, exact, .. } = packer;
-        Ok(OrderedRows { form: Form::Flat(columns), exact, prefixes })
+        let fits = |(column, field): &(&FlatColumn, &FieldRef)| packer.push(column, field.is_nullable());
+        let decided = columns.iter().zip(schema.fields()).take_while(fits).count();
+        Ok(OrderedRows { form: Form::Flat(columns), decided, prefixes: packer.prefixes })
     }
 
     /// Compares row-format bytes; for any schema.
@@ -81,7 +79,7 @@ impl OrderedRows {
             .and_then(|converter| converter.convert_columns(&columns))
             .map_err(PartError::arrow("bring rows into comparable form"))?;
         let prefixes = rows.iter().map(|row| leading(row.data())).collect();
-        Ok(OrderedRows { form: Form::General(rows), exact: false, prefixes })
+        Ok(OrderedRows { form: Form::General(rows), decided: 0, prefixes })
     }
 
     /// How many rows.
@@ -90,11 +88,6 @@ impl OrderedRows {
     }
 
     /// A number per row that orders as rows do, but may be equal for unequal rows.
-    pub(crate) fn prefix(&self, row: usize) -> u64 {
-        self.prefixes[row]
-    }
-
-    /// All prefixes.
     pub(crate) fn prefixes(&self) -> &[u64] {
         &self.prefixes
     }
@@ -109,12 +102,9 @@ impl OrderedRows {
 
     /// Orders two rows whose prefixes are equal.
     pub(crate) fn compare_tied(&self, row: usize, other: &OrderedRows, other_row: usize) -> Ordering {
-        if self.exact {
-            return Ordering::Equal;
-        }
         match (&self.form, &other.form) {
             (Form::Flat(mine), Form::Flat(theirs)) => {
-                for (mine, theirs) in mine.iter().zip(theirs) {
+                for (mine, theirs) in mine.iter().zip(theirs).skip(self.decided) {
                     match mine.compare(row, theirs, other_row) {
                         Ordering::Equal => {}
                         decided => return decided,
@@ -166,19 +156,18 @@ fn leading(bytes: &[u8]) -> u64 {
 struct Packer {
     prefixes: Vec<u64>,
     left: u32,
-    exact: bool,
 }
 
 impl Packer {
+    /// Packs one more column; false if it did not fit whole, so that no other may follow.
     // SUBTLE: how many bits a column takes follows from the schema alone, never from the batch: prefixes of
     // different batches are compared with each other.
-    fn push(&mut self, column: &FlatColumn, nullable: bool) {
+    fn push(&mut self, column: &FlatColumn, nullable: bool) -> bool {
         if matches!(column.values, Values::Null) {
-            return;
+            return true;
         }
-        if self.left == 0 || !self.exact {
-            self.exact = false;
-            return;
+        if self.left == 0 {
+            return false;
         }
         if nullable {
             self.left -= 1;
@@ -209,7 +198,7 @@ impl Packer {
             });
             self.left -= take;
         }
-        self.exact = fits;
+        fits
     }
 }
 
@@ -302,7 +291,7 @@ impl FlatColumn {
             DataType::BinaryView => Values::View(array.as_binary_view().clone()),
             DataType::FixedSizeBinary(width) => {
                 let array = array.as_fixed_size_binary();
-                Values::Fixed(usize::try_from(*width).unwrap_or(0), Buffer::from(array.value_data()))
+                Values::Fixed(usize::try_from(*width).unwrap_or(0), array.values().clone())
             }
             other => {
                 return Err(PartError::Misuse(format!("{other} has no flat order")));

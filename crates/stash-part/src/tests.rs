@@ -3,11 +3,16 @@
 use std::sync::Arc;
 
 use arrow::array::{Int64Array, StringArray, UInt64Array};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field, Fields, IntervalUnit, Schema};
 use bytes::Bytes;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
-use stash_types::{Description, Digest, Frontier, PartDescriptor, SinkId};
+use stash_types::{Description, Digest, Frontier, PartDescriptor, RunFacts, SchemaFingerprint, SinkId};
 
+use crate::footer::{FooterFacts, RowGroupFacts};
 use crate::sort::consolidate_general;
 use crate::testing::*;
 use crate::*;
@@ -281,7 +286,6 @@ fn damage_with_fresh_digests_is_an_error_or_harmless() {
     let stored = store(run.schema(), std::slice::from_ref(&run), EncodeOptions::default());
     let (min, max) = whole();
     let mut random = Random::new(23);
-    std::panic::set_hook(Box::new(|_| {}));
     for _ in 0..1500 {
         let mut object = stored.object.to_vec();
         let tail = tail_range(&stored.part);
@@ -294,5 +298,259 @@ fn damage_with_fresh_digests_is_an_error_or_harmless() {
             assert_eq!(all_cells(&read), cells(&run));
         }
     }
-    drop(std::panic::take_hook());
+}
+
+/// A part by another writer: any properties and any claims, with digests that are right.
+fn forge(run: &Sorted, dictionary: bool, claim: impl Fn(&mut RunFacts)) -> Stored {
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::LZ4_RAW)
+        .set_dictionary_enabled(dictionary)
+        .build();
+    let full = Arc::clone(run.schema().full_schema());
+    let mut writer = ArrowWriter::try_new(Vec::new(), full, Some(properties)).unwrap();
+    writer.write(run.batch()).unwrap();
+    writer.flush().unwrap();
+    writer.sync().unwrap();
+    let end = writer.inner().len();
+    let mut facts = run.facts();
+    claim(&mut facts);
+    let RunFacts { update_count: rows, min_time, max_time, uncompressed_bytes: bytes, .. } = facts;
+    let digest = Digest::of(writer.inner());
+    let row_groups = vec![RowGroupFacts { end: end as u64, rows, min_time, max_time, bytes, digest }];
+    let schema = run.schema().fingerprint();
+    let footer = FooterFacts { meta: meta(), facts, schema, row_groups };
+    for (key, value) in footer.to_metadata() {
+        writer.append_key_value_metadata(KeyValue::new(key, value));
+    }
+    stored(writer.into_inner().unwrap(), end, facts, schema)
+}
+
+fn stored(object: Vec<u8>, tail: usize, facts: RunFacts, schema: SchemaFingerprint) -> Stored {
+    let part = PartDescriptor {
+        process: 0,
+        n: 0,
+        group: meta().group,
+        run: meta().run,
+        ordinal: meta().ordinal,
+        len: object.len() as u64,
+        tail_len: (object.len() - tail) as u64,
+        tail_digest: Digest::of(&object[tail..]),
+        digest: Digest::of(&object),
+        facts,
+        schema,
+    };
+    Stored { part, object: object.into() }
+}
+
+#[test]
+fn a_forged_part_is_read_only_as_far_as_its_claims_hold() {
+    let (min, max) = whole();
+    let run = keyed(0..3000, |_| 9, |_| "bomb".repeat(1000));
+    let honest = forge(&run, false, |_| {});
+    assert_eq!(all_cells(&honest.read(run.schema(), min, max).unwrap()), cells(&run));
+    let refused = |stored: Stored, why: &str| {
+        let error = stored.read(run.schema(), min, max).expect_err(why).to_string();
+        assert!(error.contains(why), "{error} should say {why:?}");
+    };
+    // Twelve megabytes from a dictionary of four kilobytes: the 838-fold kind.
+    refused(forge(&run, true, |_| {}), "a page of a kind this format does not write");
+    refused(forge(&run, false, |facts| facts.uncompressed_bytes = 1000), "beyond what it declares");
+    refused(forge(&run, false, |facts| facts.update_count += 1), "counts are impossible");
+    refused(forge(&run, false, |facts| facts.max_time += 1), "statistics contradict it");
+    let unsorted = Sorted::vouch(
+        Updates::concat(run.schema(), &[run.slice(1, 1).into_updates(), run.slice(0, 1).into_updates()])
+            .unwrap(),
+    );
+    refused(forge(&unsorted, false, |_| {}), "not sorted");
+    let twice = Sorted::vouch(
+        Updates::concat(run.schema(), &[run.slice(0, 1).into_updates(), run.slice(0, 1).into_updates()])
+            .unwrap(),
+    );
+    refused(forge(&twice, false, |_| {}), "not sorted and consolidated");
+}
+
+#[test]
+fn a_footer_bomb_is_refused_before_it_is_allocated() {
+    let run = keyed(0..1, |_| 9, |_| String::new());
+    // The second field of a footer is its list of schema elements: here two billion of them, or a thousand
+    // structs within one another.
+    let many = [0x15, 2, 0x19, 0xfc, 0xff, 0xff, 0xff, 0xff, 0x07].to_vec();
+    let deep = [0x1c].repeat(5000);
+    for footer in [many, deep, Vec::new(), vec![0]] {
+        let mut object = b"PAR1".to_vec();
+        let tail = object.len();
+        object.extend_from_slice(&footer);
+        object.extend_from_slice(&(footer.len() as u32).to_le_bytes());
+        object.extend_from_slice(b"PAR1");
+        let stored = stored(object, tail, run.facts(), run.schema().fingerprint());
+        let (min, max) = whole();
+        let error = stored.read(run.schema(), min, max).unwrap_err();
+        assert!(error.is_corrupt(), "{error}");
+    }
+}
+
+#[test]
+fn a_part_of_another_version_or_schema_is_refused_by_name() {
+    let run = keyed(0..3, |_| 1, |_| "x".into());
+    let mut stored = store(run.schema(), std::slice::from_ref(&run), small());
+    let (min, max) = whole();
+    let other = schema(&[(DataType::UInt64, false)]);
+    assert!(matches!(stored.read(&other, min, max), Err(PartError::WrongSchema { .. })));
+    let key = b"stash.order";
+    let at = stored.object.windows(key.len()).position(|window| window == key).unwrap();
+    let mut object = stored.object.to_vec();
+    // The value follows its key: a field header and a length, then the text.
+    assert_eq!(object[at + key.len() + 2], b'1');
+    object[at + key.len() + 2] = b'7';
+    stored.part.tail_digest = Digest::of(&object[tail_range(&stored.part).start as usize..]);
+    stored.object = object.into();
+    let error = stored.read(run.schema(), min, max).unwrap_err();
+    assert_eq!(error, PartError::Version { what: "order", found: "7".into(), known: ORDER_VERSION });
+}
+
+#[test]
+fn a_part_without_updates_and_one_without_columns_round_trip() {
+    let (min, max) = whole();
+    let none = schema(&[]);
+    let empty = store(&none, &[], small());
+    assert_eq!(empty.read(&none, min, max).unwrap().len(), 0);
+    let times = UInt64Array::from(vec![3, 1, 3, 2]);
+    let updates = Updates::from_columns(&none, vec![], times, vec![1, 1, 1, -1].into()).unwrap();
+    let run = consolidate(updates).unwrap();
+    assert_eq!((run.times(), run.diffs()), (&[1, 2, 3][..], &[1, -1, 2][..]));
+    let stored = store(&none, std::slice::from_ref(&run), small());
+    assert_eq!(all_cells(&stored.read(&none, min, max).unwrap()), cells(&run));
+}
+
+#[test]
+fn an_encoder_refuses_what_is_out_of_order_or_outside_its_description() {
+    let run = keyed(0..10, |_| 5, |_| "x".into());
+    let mut encoder = PartEncoder::new(run.schema(), meta(), small()).unwrap();
+    encoder.write(&run.slice(3, 3)).unwrap();
+    assert_eq!(encoder.write(&run.slice(5, 2)).unwrap_err(), PartError::OutOfOrder { run: 4 });
+    let description = Description::new(Frontier::at(2), Frontier::at(5)).unwrap();
+    let mut encoder = PartEncoder::new(run.schema(), PartMeta { description, ..meta() }, small()).unwrap();
+    assert!(matches!(encoder.write(&run), Err(PartError::Misuse(_))));
+}
+
+#[test]
+fn an_inline_run_that_was_altered_is_refused() {
+    let run = keyed(0..20, |key| key, |key| format!("row {key}"));
+    let inline = encode_inline(&run, 1).unwrap();
+    for at in 0..inline.payload.len() {
+        let mut payload = inline.payload.to_vec();
+        payload[at] ^= 1;
+        let mut altered = stash_types::InlineRun { payload: payload.into(), ..inline.clone() };
+        assert!(decode_inline(run.schema(), &altered).unwrap_err().is_corrupt(), "byte {at}");
+        // Even with a fresh digest it is an error, or updates that fit the declared facts; never a panic.
+        altered.digest = Digest::of(&altered.payload);
+        let _ = decode_inline(run.schema(), &altered);
+        altered.payload = inline.payload.slice(..at);
+        altered.digest = Digest::of(&altered.payload);
+        // The last bytes are padding, and may go.
+        if let Ok(read) = decode_inline(run.schema(), &altered) {
+            assert_eq!(cells(&read), cells(&run), "cut to {at}");
+        }
+    }
+    let facts = RunFacts { diff_sum: 21, ..inline.facts };
+    assert!(decode_inline(run.schema(), &stash_types::InlineRun { facts, ..inline }).is_err());
+}
+
+#[test]
+fn a_sum_beyond_i64_is_a_typed_error_but_a_detour_is_not() {
+    let schema = schema(&[]);
+    let sum = |diffs: Vec<i64>| {
+        let times = vec![7; diffs.len()].into();
+        consolidate(Updates::from_columns(&schema, vec![], times, diffs.into()).unwrap())
+    };
+    let sum_max = i128::from(i64::MAX) + 1;
+    assert_eq!(sum(vec![i64::MAX, 1]).unwrap_err(), PartError::DiffOverflow { time: 7, sum: sum_max });
+    assert_eq!(sum(vec![i64::MAX, 5, -5]).unwrap().diffs(), [i64::MAX]);
+    let runs = [vec![i64::MAX], vec![1]].map(|diffs| sum(diffs).unwrap()).to_vec();
+    assert_eq!(merge_all(&schema, runs).unwrap_err(), PartError::DiffOverflow { time: 7, sum: sum_max });
+}
+
+#[test]
+fn a_merge_refuses_chunks_out_of_order_and_chunks_it_did_not_ask_for() {
+    let run = keyed(0..10, |_| 5, |_| "x".into());
+    let mut merge = RunMerge::new(run.schema(), 2, 100);
+    assert!(matches!(merge.step(), Ok(MergeStep::Need(0))));
+    merge.push(0, run.slice(5, 2)).unwrap();
+    assert!(matches!(merge.push(0, run.slice(7, 1)), Err(PartError::Misuse(_))));
+    assert!(matches!(merge.push(2, run.slice(7, 1)), Err(PartError::Misuse(_))));
+    merge.finish(1).unwrap();
+    assert!(matches!(merge.step(), Ok(MergeStep::Need(0))));
+    assert_eq!(merge.push(0, run.slice(5, 2)).unwrap_err(), PartError::OutOfOrder { run: 0 });
+    assert!(merge.memory_bytes() > 0);
+}
+
+#[test]
+fn a_single_run_passes_through_without_copying() {
+    let run = keyed(0..100, |_| 5, |_| "x".into());
+    let merged = merge_all(run.schema(), vec![run.clone()]).unwrap();
+    assert_eq!(merged.len(), 1);
+    assert_eq!(merged[0].times().as_ptr(), run.times().as_ptr());
+}
+
+#[test]
+fn memory_is_that_of_the_slice_and_nothing_is_copied_where_nothing_is_cut() {
+    let run = keyed(0..1000, |key| key % 4, |_| "x".repeat(100));
+    assert!(run.slice(0, 10).memory_bytes() * 90 < run.memory_bytes());
+    let kept = run.between(Frontier::at(0), Frontier::at(4)).unwrap();
+    assert_eq!(kept.times().as_ptr(), run.times().as_ptr());
+    assert_eq!(run.between(Frontier::at(1), Frontier::at(2)).unwrap().num_rows(), 250);
+    assert_eq!(run.between(Frontier::at(4), Frontier::EMPTY).unwrap().num_rows(), 0);
+}
+
+#[test]
+fn a_schema_refuses_by_name_what_would_not_come_back() {
+    let column = |name: &str, data_type: DataType| Field::new(name, data_type, true);
+    let item = |data_type| Arc::new(Field::new("item", data_type, true));
+    let entries =
+        DataType::Struct(vec![column("key", DataType::Utf8), column("value", DataType::Utf8)].into());
+    for (fields, named) in [
+        (vec![column("_time", DataType::UInt64)], "_time"),
+        (vec![column("a", DataType::Utf8), column("a", DataType::Utf8)], "\"a\""),
+        (vec![column("m", DataType::Map(item(entries), false))], "\"m\""),
+        (vec![column("i", DataType::Interval(IntervalUnit::DayTime))], "\"i\""),
+        (vec![column("l", DataType::List(item(DataType::Null)))], "l.item"),
+        (vec![column("s", DataType::Struct(Fields::empty()))], "\"s\""),
+        (vec![column("d", DataType::Decimal128(10, -2))], "\"d\""),
+        (vec![column("f", DataType::FixedSizeList(item(DataType::Int8), 0))], "\"f\""),
+    ] {
+        let error = RowSchema::new(Arc::new(Schema::new(fields))).unwrap_err();
+        assert!(matches!(&error, PartError::Misuse(why) if why.contains(named)), "{error}");
+    }
+    for cut in 0..20 {
+        assert!(RowSchema::from_bytes(&schema(&[(DataType::Utf8, true)]).to_bytes()[..cut]).is_err());
+    }
+}
+
+#[test]
+fn fingerprints_tell_names_types_and_nullability_but_not_dictionaries_or_metadata() {
+    let of = |field: Field| RowSchema::new(Arc::new(Schema::new(vec![field]))).unwrap().fingerprint();
+    let text = Field::new("a", DataType::Utf8, true);
+    let dictionary = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
+    let labelled = text.clone().with_metadata([("k".to_owned(), "v".to_owned())].into());
+    assert_eq!(of(text.clone()), of(labelled));
+    assert_eq!(of(text.clone()), of(Field::new("a", dictionary, true)));
+    assert_ne!(of(text.clone()), of(Field::new("b", DataType::Utf8, true)));
+    assert_ne!(of(text.clone()), of(Field::new("a", DataType::Utf8, false)));
+    assert_ne!(of(text.clone()), of(Field::new("a", DataType::LargeUtf8, true)));
+    // The spelling is kept in parts and catalogs: this value must never change.
+    assert_eq!(of(text).to_string(), "053abfd33b54eb30787e221b2625529cfd82ab66352bd495df57ff50f0193a41");
+}
+
+#[test]
+fn updates_refuse_times_that_are_none_and_columns_that_are_not_theirs() {
+    let schema = schema(&[(DataType::UInt64, false)]);
+    let column = || Arc::new(UInt64Array::from(vec![1])) as _;
+    let refused = Updates::from_columns(&schema, vec![column()], vec![u64::MAX].into(), vec![1].into());
+    assert!(matches!(refused, Err(PartError::Misuse(_))));
+    let wrong = Arc::new(Int64Array::from(vec![1])) as _;
+    let refused = Updates::from_columns(&schema, vec![wrong], vec![1].into(), vec![1].into());
+    assert!(matches!(refused, Err(PartError::SchemaMismatch(_))));
+    let null = Arc::new(UInt64Array::from(vec![None])) as _;
+    assert!(Updates::from_columns(&schema, vec![null], vec![1].into(), vec![1].into()).is_err());
+    assert!(Updates::from_columns(&schema, vec![column()], vec![1, 2].into(), vec![1].into()).is_err());
 }
