@@ -17,7 +17,7 @@ use crate::error::PartError;
 use crate::order::OrderedRows;
 use crate::schema::RowSchema;
 use crate::sort::narrow;
-use crate::updates::{Sorted, Updates};
+use crate::updates::{Sorted, Updates, compact};
 
 /// Batches are given out early when their rows come to this many bytes.
 const OUTPUT_BYTES_MAX: usize = 32 << 20;
@@ -453,7 +453,9 @@ impl Output {
                 };
                 let arrays: Vec<ArrayRef> = sources.iter().map(of).collect();
                 let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
+                // Views would keep every source alive that they point into.
                 interleave(&arrays, &self.indices)
+                    .map(|array| compact(&array))
                     .map_err(PartError::arrow("gather merged rows; merge into smaller batches"))
             })
             .collect::<Result<Vec<ArrayRef>, _>>()?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Int64Array, StringArray, UInt64Array};
+use arrow::array::{FixedSizeBinaryArray, Int64Array, StringArray, UInt64Array};
 use arrow::datatypes::{DataType, Field, Fields, IntervalUnit, Schema};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
@@ -553,4 +553,45 @@ fn updates_refuse_times_that_are_none_and_columns_that_are_not_theirs() {
     let null = Arc::new(UInt64Array::from(vec![None])) as _;
     assert!(Updates::from_columns(&schema, vec![null], vec![1].into(), vec![1].into()).is_err());
     assert!(Updates::from_columns(&schema, vec![column()], vec![1, 2].into(), vec![1].into()).is_err());
+}
+
+#[test]
+fn agree_every_flat_type_where_the_prefix_decides_nothing() {
+    for data_type in flat_types() {
+        // Sixteen bytes that every row shares come first, so columns are compared by themselves.
+        let schema = schema(&[(DataType::FixedSizeBinary(16), false), (data_type.clone(), true)]);
+        let drawn = updates(&schema, 40, 300, &mut Random::new(3));
+        let shared = FixedSizeBinaryArray::new(16, vec![7u8; 16 * 300].into(), None);
+        let columns = vec![Arc::new(shared) as _, Arc::clone(drawn.batch().column(1))];
+        let (times, diffs) = (drawn.times().to_vec(), drawn.diffs().to_vec());
+        let updates = Updates::from_columns(&schema, columns, times.into(), diffs.into()).unwrap();
+        let expected = oracle([&updates]);
+        assert_eq!(cells(&consolidate_general(updates.clone()).unwrap()), expected, "{data_type}");
+        assert_eq!(cells(&consolidate(updates).unwrap()), expected, "{data_type}");
+    }
+}
+
+#[test]
+fn oracle_merge_of_runs_that_take_long_turns() {
+    let mut random = Random::new(31);
+    let mut runs = vec![Vec::new(); 3];
+    let mut key = 0;
+    for _ in 0..60 {
+        let (run, len) = (random.below(3), 1 + random.below(90) as u64);
+        // Now and then a stretch begins with the row that another run's stretch ended with.
+        key -= u64::from(key > 0 && random.below(2) == 0);
+        runs[run].push(keyed(key..key + len, |_| 5, |_| "x".into()));
+        key += len;
+    }
+    let chunked: Vec<Vec<Sorted>> = runs
+        .iter()
+        .map(|run| {
+            let run: Vec<Updates> = run.iter().map(|piece| piece.updates().clone()).collect();
+            let run = consolidate(Updates::concat(run[0].schema(), &run).unwrap()).unwrap();
+            vec![run.slice(0, 500), run.slice(500, usize::MAX)]
+        })
+        .collect();
+    let pieces: Vec<Updates> = chunked.iter().flatten().map(|chunk| chunk.updates().clone()).collect();
+    let merged = merge_chunks(pieces[0].schema(), chunked, 100).collect::<Result<Vec<_>, _>>().unwrap();
+    assert_eq!(all_cells(&merged), oracle(&pieces));
 }

@@ -85,11 +85,7 @@ impl Walker<'_> {
                 }
             };
             self.path.push(id);
-            // A plain `as_deref_mut` cannot shorten the trait object's lifetime here.
-            let visit = match &mut visit {
-                Some(visit) => Some(&mut **visit as &mut dyn FnMut(Path<'_>, i64)),
-                None => None,
-            };
+            let visit = visit.as_mut().map(|visit| &mut **visit as &mut dyn FnMut(Path<'_>, i64));
             self.walk_value(head & 0x0f, depth, visit)?;
             self.path.pop();
         }
