@@ -202,17 +202,20 @@ fn convert(column: &ArrayRef, to: &DataType, name: &str) -> Result<ArrayRef, Par
         .map_err(|error| PartError::SchemaMismatch(format!("column {name:?} of {from} as {to}: {error}")))
 }
 
-/// A type without dictionaries, metadata, nested list names and nested nullability: what decides
-/// whether a cast changes nothing but the packing.
+/// A type without dictionaries, metadata and the names of list items: what decides whether a cast changes
+/// nothing but the packing.
 fn plain(data_type: &DataType) -> DataType {
-    let item = |field: &FieldRef| Arc::new(Field::new("item", plain(field.data_type()), true));
+    let item = |field: &FieldRef| Arc::new(Field::new("item", plain(field.data_type()), field.is_nullable()));
     match data_type {
         DataType::Dictionary(_, value) => plain(value),
         DataType::List(field) => DataType::List(item(field)),
         DataType::LargeList(field) => DataType::LargeList(item(field)),
         DataType::FixedSizeList(field, size) => DataType::FixedSizeList(item(field), *size),
         DataType::Struct(fields) => DataType::Struct(
-            fields.iter().map(|f| Arc::new(Field::new(f.name(), plain(f.data_type()), true))).collect(),
+            fields
+                .iter()
+                .map(|f| Arc::new(Field::new(f.name(), plain(f.data_type()), f.is_nullable())))
+                .collect(),
         ),
         other => other.clone(),
     }
