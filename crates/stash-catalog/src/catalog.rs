@@ -74,12 +74,18 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     async fn incarnations(&self, sink: SinkId) -> Result<Vec<IncarnationRow>>;
 
     /// Resolves an offer in one transaction, if the head is as expected. Refuses to link a key that is
-    /// queued for deletion, and a batch that does not begin at the head's upper (I4).
+    /// queued for deletion, and a batch that does not begin at the head's upper (I4). The incarnation's last
+    /// commit, sent again, is answered as it was the first time.
     async fn commit(&self, request: CommitRequest) -> Result<Cas<Committed>>;
-    /// Whether the head row's last commit of this sink was `commit`, read under the head row's lock: what to
-    /// ask after `Indeterminate`. `None`: it is not, and never will be.
+    /// What `commit` did, read under the head row's lock: what to ask after `Indeterminate`. `None`: it was
+    /// not made, and never will be. It is known until its incarnation's next commit, whoever commits in
+    /// between.
     async fn read_back(&self, sink: SinkId, commit: CommitId) -> Result<Option<Committed>>;
     /// The linked batches whose extent is above `from`, at most `limit`, with the head, in one snapshot.
+    ///
+    /// The first begins at or before `from`, or, where `from` lies below what was released, at the released
+    /// frontier; each next one begins where the one before extends to. None: `from` is the head's upper. A
+    /// released batch whose extent is not acknowledged leaves an empty row from the released frontier on.
     async fn chain(&self, sink: SinkId, from: Frontier, limit: u32) -> Result<ChainSlice>;
 
     /// Registers a consumer, or opens a new session of a known one.

@@ -79,9 +79,9 @@ pub struct HeadRow {
     pub next_seq: u64,
     /// What the chain can still do.
     pub status: HeadStatus,
-    /// Everything below was acknowledged by all consumers and unlinked.
+    /// Everything below was acknowledged by all consumers and unlinked. The original as-of while nothing was.
     pub released: Frontier,
-    /// Everything below was taken by retention.
+    /// Everything below was taken by retention. The original as-of while nothing was.
     pub expired: Frontier,
     /// The catalog revision that last wrote the row.
     pub revision: u64,
@@ -442,7 +442,7 @@ pub struct HistoryRow {
     /// The key, where one is concerned.
     pub key: Option<PartKey>,
     /// What happened, in one word: `declared`, `opened`, `closed`, `accepted`, `trimmed`, `dropped`,
-    /// `queued`, `deleted`, `registered`, `released`, `sink-dropped`, `poisoned`, `completed`.
+    /// `queued`, `deleted`, `registered`, `unregistered`, `released`, `sink-dropped`, `poisoned`, `completed`.
     pub event: String,
     /// The details, for people.
     pub detail: String,

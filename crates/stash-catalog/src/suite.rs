@@ -8,6 +8,7 @@
 mod chain;
 mod consumers;
 mod deletions;
+mod histories;
 mod incarnations;
 mod races;
 mod sinks;
@@ -141,4 +142,6 @@ cases! { ($)
         waiting_ends_when_patience_does,
         a_write_that_is_given_up_leaves_nothing_open,
         the_revision_rises_with_every_write;
+    histories:
+        whatever_happens_the_chain_is_gapless_and_every_key_has_one_owner;
 }

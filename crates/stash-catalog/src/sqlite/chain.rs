@@ -120,6 +120,9 @@ fn check(request: &CommitRequest) -> Result<()> {
     if matches!(status, HeadStatus::Dropped) {
         return inconsistent("a commit cannot drop the sink: use drop_sink".to_owned());
     }
+    if matches!(status, HeadStatus::Poisoned(error) if error.at == u64::MAX) {
+        return inconsistent("the time of an error must be a time, not the empty frontier".to_owned());
+    }
     // A poison at U takes nothing of the batch: it is dropped, and yet the chain's status changes.
     let takes = match resolution {
         Resolution::Accept { .. } => true,

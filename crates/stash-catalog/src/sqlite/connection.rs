@@ -73,9 +73,6 @@ impl Connections {
 
     async fn reader(&self) -> sqlx::Result<MutexGuard<'_, Option<SqliteConnection>>> {
         let Some(path) = &self.path else { return Ok(self.writer.lock().await) };
-        if self.writer.try_lock().is_ok_and(|writer| writer.is_none()) {
-            return Err(sqlx::Error::PoolClosed);
-        }
         let mut guard = match self.readers.iter().find_map(|slot| slot.try_lock().ok()) {
             Some(guard) => guard,
             None => {
@@ -118,17 +115,19 @@ impl SqliteCatalog {
     /// Waits for the writing connection.
     pub(super) async fn writer(&self, op: &'static str) -> Result<Held<'_>> {
         let guard = self.connections.writer.lock().await;
-        MutexGuard::try_map(guard, Option::as_mut).map_err(|_| self.closed(op))
+        MutexGuard::try_map(guard, Option::as_mut).map_err(|_| self.was_closed(op))
     }
 
     /// Waits for a reading connection.
     pub(super) async fn reader(&self, op: &'static str) -> Result<Held<'_>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(self.was_closed(op));
+        }
         let guard = match self.connections.reader().await {
             Ok(guard) => guard,
-            Err(sqlx::Error::PoolClosed) => return Err(self.closed(op)),
             Err(error) => return Err(self.failed(op, error)),
         };
-        MutexGuard::try_map(guard, Option::as_mut).map_err(|_| self.closed(op))
+        MutexGuard::try_map(guard, Option::as_mut).map_err(|_| self.was_closed(op))
     }
 
     /// Begins a transaction that reads one snapshot; it ends when it is dropped.
@@ -144,7 +143,7 @@ impl SqliteCatalog {
         Ok(Write { catalog: self, tx, op, now: self.clock.now(), saw })
     }
 
-    fn closed(&self, op: &'static str) -> CatalogError {
+    fn was_closed(&self, op: &'static str) -> CatalogError {
         CatalogError::Determinate {
             location: self.location.clone(),
             op,

@@ -317,3 +317,21 @@ async fn a_closed_handle_says_so() {
     assert!(answer.expect_err("refused").to_string().contains("open the catalog again"));
     assert!(!path.with_file_name("catalog.db-wal").exists(), "the last connection checkpoints the log");
 }
+
+#[tokio::test]
+async fn the_row_of_a_released_batch_stays_until_its_last_key_is_gone() {
+    let (_folder, path) = new_folder();
+    let mut world = written(&path).await;
+    world.setup.catalog = Arc::new(open_at(&path, &world.setup.clock, 5).await.expect("opened"));
+    let (_, session) = world.register("c", crate::StartAt::Beginning).await.expect("registered");
+    let mut look = raw(&path).await;
+    let mut rows = async || -> i64 {
+        sqlx::query_scalar("SELECT COUNT(*) FROM batches").fetch_one(&mut look).await.expect("counted")
+    };
+    world.acknowledge("c", session, 5).await.expect("acknowledged");
+    assert_eq!(rows().await, 1);
+    let due = world.catalog().deletions_due(9).await.expect("due");
+    world.catalog().dequeue(&[due[0].key]).await.expect("dequeued");
+    assert_eq!(rows().await, 0);
+    world.setup.catalog.close().await;
+}

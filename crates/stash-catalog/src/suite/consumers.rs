@@ -65,13 +65,19 @@ pub(super) async fn anywhere_in_a_proven_empty_stretch_is_acknowledged(setup: Se
     let world = World::new(&setup).await;
     let a = world.open("a").await.id;
     let (_, session) = world.register("c", StartAt::Beginning).await.expect("registered");
-    world.register("holds", StartAt::Beginning).await.expect("registered");
+    let (_, holds) = world.register("holds", StartAt::Beginning).await.expect("registered");
     world.extend(a, span(0, 4)).await;
     world.accept(a, span(4, 6), &[1]).await;
     world.extend(a, span(6, 10)).await;
     world.accept(a, span(10, 12), &[2]).await;
     for upper in [2, 4, 6, 8, 10, 12] {
         world.acknowledge("c", session, upper).await.expect("acknowledged");
+    }
+    // The chain keeps beginning where it was released up to, inside an empty row too.
+    for upper in [2, 4, 6, 8, 10, 12] {
+        world.acknowledge("holds", holds, upper).await.expect("acknowledged");
+        let first = world.spans(0).await.first().map_or(12, |(lower, _, _)| *lower);
+        assert_eq!(first, upper);
     }
 }
 

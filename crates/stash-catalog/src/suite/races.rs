@@ -11,7 +11,7 @@ use crate::rows::{CommitRequest, DeletionReason, StartAt};
 use crate::{Cas, CatalogError, Misuse};
 
 /// Far longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) async fn of_eight_commits_against_one_head_exactly_one_is_done(setup: Setup) {
     let world = World::new(&setup).await;
@@ -114,12 +114,14 @@ pub(super) async fn a_write_wakes_who_waits_on_the_other_handle(setup: Setup) {
         let mut waiting = JoinSet::new();
         for _ in 0..3 {
             let waiter = Arc::clone(waiter);
-            waiting.spawn(async move { waiter.changed(seen, PATIENCE).await.expect("changed") });
+            // Woken, or it waits for an hour: patience that ran out would find the write too.
+            let changed = async move { waiter.changed(seen, Duration::from_secs(3600)).await };
+            waiting.spawn(async move { tokio::time::timeout(PATIENCE, changed).await });
         }
         let spec = declaration(&setup, &format!("sink-{seen}"));
         writer.declare_sink(spec).await.expect("declared");
         for found in waiting.join_all().await {
-            assert_eq!(found, seen + 1);
+            assert_eq!(found.expect("woken").expect("changed"), seen + 1);
         }
         seen += 1;
     }
