@@ -27,6 +27,21 @@ pub enum Traffic {
     Read,
 }
 
+/// Makes room in a budget that is spent.
+pub(crate) trait Relief: Sync {
+    /// Makes some room if it can, and says whether it did.
+    fn relieve(&self) -> impl Future<Output = bool> + Send;
+}
+
+/// Who has nothing to give.
+struct NoRelief;
+
+impl Relief for NoRelief {
+    async fn relieve(&self) -> bool {
+        false
+    }
+}
+
 /// How a budget is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BudgetUse {
@@ -138,15 +153,15 @@ impl Budget {
     /// Reserves, waiting until there is room. The caller holds no other reservation of this kind that only
     /// it can free. More than [`Budget::largest`] is refused by name.
     pub async fn reserve(&self, traffic: Traffic, bytes: u64) -> Result<Reservation, BatchError> {
-        self.reserve_or(traffic, bytes, async || Ok(false)).await
+        self.reserve_or(traffic, bytes, &NoRelief).await
     }
 
-    /// The same; while there is no room, `relieve` may make some and says whether it did.
+    /// The same; while there is no room, `relief` may make some.
     pub(crate) async fn reserve_or(
         &self,
         traffic: Traffic,
         bytes: u64,
-        relieve: impl AsyncFn() -> Result<bool, BatchError>,
+        relief: &impl Relief,
     ) -> Result<Reservation, BatchError> {
         let largest = self.largest(traffic);
         if bytes > largest {
@@ -165,7 +180,7 @@ impl Budget {
             if place.is_first_and_takes(bytes) {
                 return Ok(Reservation { budget: self.clone(), traffic, bytes });
             }
-            if !relieve().await? {
+            if !relief.relieve().await {
                 freed.await;
             }
         }

@@ -4,6 +4,8 @@ use stash_blob::BlobError;
 use stash_catalog::CatalogError;
 use stash_part::PartError;
 
+use stash_types::SinkId;
+
 use crate::Absence;
 
 /// What went wrong, by what the caller may do next.
@@ -23,6 +25,20 @@ pub enum BatchError {
         /// Bytes wanted.
         wanted: u64,
         /// The largest that can be granted.
+        largest: u64,
+    },
+    /// A single row takes more than a quarter of the memory: nothing could be merged with it.
+    #[error(
+        "sink {sink}: a row at time {time} has {bytes} bytes, a row may have {largest}: raise memory_bytes"
+    )]
+    RowTooLarge {
+        /// The sink.
+        sink: SinkId,
+        /// The row's time.
+        time: u64,
+        /// Its bytes.
+        bytes: u64,
+        /// A quarter of the memory.
         largest: u64,
     },
     /// What was asked for is not there, for a known reason.

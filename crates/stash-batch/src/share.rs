@@ -64,15 +64,43 @@ impl ShareBuilder {
         if let Some(reason) = &self.failed {
             return Err(BatchError::SharedFailed { what: reason.clone() });
         }
-        let updates = self.admit(batch)?;
-        if updates.is_empty() {
-            return Ok(());
+        let pieces = self.pieces(self.admit(batch)?)?;
+        for piece in pieces {
+            if let Err(error) = self.push_piece(piece).await {
+                self.failed = Some(error.to_string());
+                return Err(error);
+            }
         }
-        let pushed = self.push_admitted(updates).await;
-        if let Err(error) = &pushed {
-            self.failed = Some(error.to_string());
+        Ok(())
+    }
+
+    /// Cuts what was given at once into pieces that memory is reserved for one by one.
+    fn pieces(&self, updates: Updates) -> Result<Vec<Updates>, BatchError> {
+        let config = self.writer.process().config();
+        let mut todo = vec![updates];
+        let mut pieces = Vec::new();
+        while let Some(updates) = todo.pop() {
+            let (rows, bytes) = (updates.num_rows(), bytes_of(&updates));
+            if rows == 0 {
+                continue;
+            }
+            if rows > 1 && bytes > config.chunk_bytes {
+                let half = rows / 2;
+                todo.push(updates.slice(half, rows - half));
+                todo.push(updates.slice(0, half));
+                continue;
+            }
+            if bytes > config.memory_bytes / 4 {
+                return Err(BatchError::RowTooLarge {
+                    sink: self.writer.spec().sink,
+                    time: updates.times().first().copied().unwrap_or_default(),
+                    bytes,
+                    largest: config.memory_bytes / 4,
+                });
+            }
+            pieces.push(updates);
         }
-        pushed
+        Ok(pieces)
     }
 
     fn admit(&self, batch: RecordBatch) -> Result<Updates, BatchError> {
@@ -95,12 +123,11 @@ impl ShareBuilder {
         updates.between(lower, upper).map_err(BatchError::part(context()))
     }
 
-    async fn push_admitted(&mut self, updates: Updates) -> Result<(), BatchError> {
+    async fn push_piece(&mut self, updates: Updates) -> Result<(), BatchError> {
         let process = self.writer.process();
         let wanted = bytes_of(&updates).saturating_mul(HELD_FACTOR);
         // Who waits here holds nothing that others cannot have written: all updates lie in shared batches.
-        let relieve = async || process.slots().relieve().await;
-        let memory = process.budget().reserve_or(Traffic::Write, wanted, relieve).await?;
+        let memory = process.budget().reserve_or(Traffic::Write, wanted, process.slots()).await?;
         let level = self.slot.add(self.spec.worker, updates, memory)?;
         let config = process.config();
         if level.unsorted >= config.chunk_bytes {
@@ -174,8 +201,8 @@ impl ShareBuilder {
             let context =
                 format!("description {} of sink {}", self.spec.description, self.writer.spec().sink);
             let run = stash_part::encode_inline(&sorted, spill::GROUP).map_err(BatchError::part(context))?;
-            if u64::try_from(run.payload.len()).unwrap_or(u64::MAX) <= inline_max.max(INLINE_SHARE_BYTES_MIN)
-            {
+            // One limit for all workers: framing counts, or many workers would exceed it together (case 20).
+            if u64::try_from(run.payload.len()).unwrap_or(u64::MAX) <= inline_max {
                 return Ok(Share::Inline(run));
             }
             let mut back = Held::default();
@@ -208,10 +235,6 @@ impl ShareBuilder {
         }
     }
 }
-
-/// The framing of one record batch costs about this much; a share of a few updates is never too large
-/// because of it, however many workers divide the limit.
-const INLINE_SHARE_BYTES_MIN: u64 = 2 << 10;
 
 impl Drop for ShareBuilder {
     fn drop(&mut self) {

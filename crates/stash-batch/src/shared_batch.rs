@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use crate::{
     BatchError, OwnedParts,
-    budget::Reservation,
+    budget::{Relief, Reservation},
     process::IncarnationWriter,
     spill::{self, Held},
 };
@@ -67,29 +67,6 @@ impl SharedBatches {
         self.registry().slots.remove(key);
     }
 
-    /// Writes the oldest batch that holds memory. `false` when none does. That batch's failure is its own
-    /// workers' to report; its memory is free either way.
-    pub(crate) async fn relieve(&self) -> Result<bool, BatchError> {
-        let oldest = {
-            let registry = self.registry();
-            registry
-                .slots
-                .values()
-                .filter(|slot| slot.held_bytes() > 0)
-                .min_by_key(|slot| slot.ticket)
-                .cloned()
-        };
-        match oldest {
-            Some(slot) => {
-                if let Err(error) = slot.flush().await {
-                    tracing::warn!(%error, "flush under memory pressure failed");
-                }
-                Ok(true)
-            }
-            None => Ok(false),
-        }
-    }
-
     /// Gives up what an incarnation holds.
     pub(crate) fn abandon(&self, incarnation: IncarnationId) {
         let mut registry = self.registry();
@@ -115,6 +92,23 @@ impl SharedBatches {
     /// Whether none is open.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl Relief for SharedBatches {
+    /// Writes the oldest batch that holds memory. That batch's failure is its own workers' to report; its
+    /// memory is free either way.
+    async fn relieve(&self) -> bool {
+        let oldest = {
+            let registry = self.registry();
+            let holding = registry.slots.values().filter(|slot| slot.held_bytes() > 0);
+            holding.min_by_key(|slot| slot.ticket).cloned()
+        };
+        let Some(slot) = oldest else { return false };
+        if let Err(error) = slot.flush().await {
+            tracing::warn!(%error, "flush under memory pressure failed");
+        }
+        true
     }
 }
 

@@ -250,8 +250,7 @@ pub(crate) async fn bound_runs(
         let run = writer.next_run();
         let memory = SortedMerge::memory_bytes(&runs, config).saturating_add(config.part_bytes);
         let budget = writer.process().budget();
-        let relieve = async || writer.process().slots().relieve().await;
-        let _memory = budget.reserve_or(Traffic::Write, memory, relieve).await?;
+        let _memory = budget.reserve_or(Traffic::Write, memory, writer.process().slots()).await?;
         let inputs: Vec<(u32, u64)> = runs.iter().flat_map(Run::numbers).collect();
         let streams = runs.into_iter().map(|run| {
             RunStream::open(writer.process(), spec.sink, spec.shard, &spec.schema, run, description)

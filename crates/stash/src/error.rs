@@ -125,7 +125,9 @@ impl Error {
             Error::Absent(Absence::Lost { .. } | Absence::Corrupt { .. }) => ErrorKind::Repair,
             Error::Absent(_) => ErrorKind::Absent,
             Error::Batch(error) => match error {
-                BatchError::OverBudget { .. } | BatchError::Part { .. } => ErrorKind::FixCall,
+                BatchError::OverBudget { .. } | BatchError::RowTooLarge { .. } | BatchError::Part { .. } => {
+                    ErrorKind::FixCall
+                }
                 BatchError::SharedFailed { .. } | BatchError::Ended { .. } => ErrorKind::Reopen,
                 BatchError::Scratch { .. } => ErrorKind::Retry,
                 _ => ErrorKind::Report,

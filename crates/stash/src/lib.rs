@@ -61,7 +61,7 @@ pub use stash_batch::{
     Absence, BatchConfig, BatchError, BatchReader, BudgetUse, Drained, OwnedParts, ProcessCounters,
     ShareBuilder,
 };
-pub use stash_blob::{BlobEntry, BlobEntryKind, BlobError, BlobStore};
+pub use stash_blob::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};
 pub use stash_catalog::{
     Acknowledged, BatchRow, Catalog, CatalogError, ConsumerRow, DeletionReason, DeletionRow, Dropped,
     HeadRow, HeadStatus, HistoryRow, IncarnationRow, IncarnationState, KeyState, Misuse, OutcomeKind,
@@ -74,3 +74,38 @@ pub use stash_types::{
     Frontier, IdSource, IncarnationId, InlineRun, LaunchToken, PartDescriptor, PartKey, PartName,
     ReplicaName, RunFacts, ShardId, Share, ShareMessage, SinkId, SinkName, Timestamp, WorkerIndex, wire,
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_send<T: Send>(_: T) {}
+
+    #[expect(dead_code, reason = "only has to compile: engines await these from tasks of their own")]
+    fn every_future_can_be_sent_between_threads(
+        stash: &'static Stash,
+        sink: &'static Sink,
+        incarnation: &'static Incarnation,
+        chain: &'static mut Chain,
+        writer: &'static ShareWriter,
+        share: ShareMessage<OwnedParts>,
+        mut subscription: Subscription,
+        mut reader: BatchReader,
+        minted: Minted,
+    ) {
+        is_send(Stash::open(""));
+        is_send(stash.sink(""));
+        is_send(async move {
+            let _ = sink.open_incarnation(Launch::single("", 1)?).await;
+            let _ = incarnation.worker(0)?.write(minted, []).await;
+            let _ = writer.write(minted, []).await;
+            let _ = chain.report(share).await;
+            let _ = subscription.next().await;
+            let _ = subscription.acknowledge(Frontier::MIN).await;
+            let _ = reader.next().await;
+            let _ = sink.verify(|_| {}).await;
+            let _ = stash.close().await;
+            Ok::<(), Error>(())
+        });
+    }
+}

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use stash_batch::{Drained, Process, ProcessCounters};
+use stash_batch::{BudgetUse, Drained, Process, ProcessCounters};
 use stash_blob::{BlobStore, LocalStore, ObjectBlobs, StashMarker};
 use stash_catalog::{Catalog, NewSink, SinkRow, SqliteCatalog};
 use stash_types::{
@@ -30,6 +30,17 @@ pub struct OpenOptions {
     config: StashConfig,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
+    wrap: Option<WrapStore>,
+}
+
+/// Puts a decorator round a store.
+#[derive(Clone)]
+struct WrapStore(Arc<dyn Fn(Arc<dyn BlobStore>) -> Arc<dyn BlobStore> + Send + Sync>);
+
+impl fmt::Debug for WrapStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WrapStore")
+    }
 }
 
 impl OpenOptions {
@@ -41,6 +52,7 @@ impl OpenOptions {
             config: StashConfig::default(),
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
+            wrap: None,
         }
     }
 
@@ -62,6 +74,16 @@ impl OpenOptions {
     #[must_use]
     pub fn sources(mut self, clock: Arc<dyn Clock>, ids: Arc<dyn IdSource>) -> OpenOptions {
         (self.clock, self.ids) = (clock, ids);
+        self
+    }
+
+    /// Puts a decorator round the store: to count, to inject faults, to watch.
+    #[must_use]
+    pub fn wrap_store(
+        mut self,
+        wrap: impl Fn(Arc<dyn BlobStore>) -> Arc<dyn BlobStore> + Send + Sync + 'static,
+    ) -> OpenOptions {
+        self.wrap = Some(WrapStore(Arc::new(wrap)));
         self
     }
 
@@ -92,10 +114,14 @@ impl OpenOptions {
     /// Opens a stash over this store and catalog; the URL only names it. The store's prefix is claimed for the
     /// catalog, and one that belongs to another catalog is refused.
     pub async fn open_with(self, store: Arc<dyn BlobStore>, catalog: Arc<dyn Catalog>) -> Result<Stash> {
+        let store = match &self.wrap {
+            Some(WrapStore(wrap)) => wrap(store),
+            None => store,
+        };
         let marker = StashMarker { format: stash_blob::FORMAT, catalog: catalog.id() };
         stash_blob::claim(store.as_ref(), &marker).await?;
         let process = Process::start(store, catalog, self.config.batch.clone())?;
-        let OpenOptions { url, config, clock, ids, create: _ } = self;
+        let OpenOptions { url, config, clock, ids, create: _, wrap: _ } = self;
         Ok(Stash { shared: Arc::new(Shared { url, config, process, clock, ids }) })
     }
 }
@@ -180,6 +206,11 @@ impl Stash {
     /// What this process has PUT so far.
     pub fn counters(&self) -> ProcessCounters {
         self.shared.process.counters()
+    }
+
+    /// How this process's memory for batches is used.
+    pub fn budget(&self) -> BudgetUse {
+        self.shared.process.budget().usage()
     }
 
     /// The present moment by this session's clock.
