@@ -21,6 +21,7 @@ use parquet::basic::{Compression, Encoding};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 use parquet::schema::types::ColumnPath;
+use serde::{Deserialize, Serialize};
 use stash_types::{Description, Digest, PartDescriptor, RunFacts, SchemaFingerprint, SinkId};
 
 use crate::error::PartError;
@@ -45,7 +46,8 @@ pub struct PartMeta {
 }
 
 /// How parts are cut; the defaults are what was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct EncodeOptions {
     /// A row group is closed before its columns come to more bytes in memory. 8 MiB: what a reader holds per
     /// run while it merges.

@@ -35,7 +35,7 @@ pub enum MergeStep {
     Done,
 }
 
-/// A k-way merge with consolidation.
+/// A k-way merge with consolidation. After an error it can only be dropped.
 #[derive(Debug)]
 pub struct RunMerge {
     schema: RowSchema,
