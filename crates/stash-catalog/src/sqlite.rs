@@ -8,6 +8,7 @@
 //! One file per noun below holds the statements; this one holds the handle.
 
 mod chain;
+mod commit;
 mod connection;
 mod consumers;
 mod decode;
@@ -203,10 +204,10 @@ impl Catalog for SqliteCatalog {
         incarnations::all(self, sink).await
     }
     async fn commit(&self, request: CommitRequest) -> Result<Cas<Committed>> {
-        chain::commit(self, request).await
+        commit::commit(self, request).await
     }
     async fn read_back(&self, sink: SinkId, commit: CommitId) -> Result<Option<Committed>> {
-        chain::read_back(self, sink, commit).await
+        commit::read_back(self, sink, commit).await
     }
     async fn chain(&self, sink: SinkId, from: Frontier, limit: u32) -> Result<ChainSlice> {
         chain::slice(self, sink, from, limit).await
