@@ -84,7 +84,8 @@ fn names_folder(line: &str, folder: &str) -> bool {
         let before = line[..at].chars().next_back();
         let after = line[at + wanted.len()..].chars().next();
         let inside = |c: char| c.is_alphanumeric() || "._-/<>)}*".contains(c);
-        let is_url = line[..at].ends_with("://");
+        // A URL in an example may name a folder that every machine has.
+        let is_url = line[..at].ends_with("://") && folder != "tmp";
         (before.is_none_or(|c| !inside(c)) || is_url) && after == Some('/')
     })
 }
@@ -144,7 +145,8 @@ mod tests {
     fn paths_of_one_machine_are_found_and_look_alikes_are_not() {
         for folder in MACHINE_FOLDERS {
             assert!(found("a.md", &format!("in `/{folder}/x`\n")).contains("one machine"), "{folder}");
-            assert!(found("a.md", &format!("file:///{folder}/x\n")).contains("one machine"), "{folder}");
+            let in_url = found("a.md", &format!("file:///{folder}/x\n"));
+            assert_eq!(in_url.contains("one machine"), folder != "tmp", "{folder}");
             assert_eq!(found("a.md", &format!("in `crates/{folder}/x`\n")), "");
         }
     }
