@@ -6,6 +6,8 @@
 //! - `Type::method` and `crate::item`: one source file must hold both words; a crate's item must be in the crate;
 //! - `CamelCase`, `snake_case` and `call()`: some source or manifest must hold the word.
 //!
+//! The README's Rust must stand, line by line, in the example of `stash` that runs as a test.
+//!
 //! Code with spaces, placeholders or operators is left alone. CHANGELOG.md tells of the past, so only its links and
 //! paths are looked at. Links to files and to headings must resolve everywhere.
 
@@ -43,7 +45,23 @@ pub(crate) fn check(repo: &Repo) -> Vec<String> {
             }
         }
     }
+    findings.extend(example(repo));
     findings
+}
+
+/// The README's lines of Rust that the example which is run does not have.
+fn example(repo: &Repo) -> Vec<String> {
+    let (Some(readme), Some(source)) =
+        (repo.texts.get("README.md"), repo.texts.get("crates/stash/src/lib.rs"))
+    else {
+        return Vec::new();
+    };
+    let run: BTreeSet<&str> = source.lines().filter_map(|line| line.strip_prefix("//! ")).collect();
+    let shown = readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let lines = shown.flat_map(str::lines).filter(|line| !line.is_empty() && !run.contains(line));
+    lines
+        .map(|line| format!("README.md: the example in crates/stash/src/lib.rs has no line {line}"))
+        .collect()
 }
 
 /// The lines outside of code blocks, with their numbers.
@@ -208,6 +226,17 @@ mod tests {
             assert!(found(gone).contains("does not exist"), "{gone}");
         }
         assert!(found("`RunMerge::other_thing`").contains("does not exist"), "not in one file");
+    }
+
+    #[test]
+    fn the_readmes_rust_is_the_rust_that_runs() {
+        let of = |shown: &str| {
+            let readme = format!("# A\n```rust\n{shown}\n```\n");
+            let source = "//! ```\n//! let a = 1;\n//! ```\n";
+            example(&Repo::of(&[("README.md", &readme), ("crates/stash/src/lib.rs", source)]))
+        };
+        assert!(of("let a = 1;").is_empty());
+        assert_eq!(of("let a = 2;").len(), 1);
     }
 
     #[test]
