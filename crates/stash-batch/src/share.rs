@@ -60,17 +60,22 @@ impl ShareBuilder {
     ///
     /// Times outside the description are refused (I3), as are other columns; nothing of the piece is taken
     /// then, and the builder goes on. Times below the floor or at and above the sink's `up_to` are left out.
+    /// A push that is cancelled fails the share.
     pub async fn push(&mut self, batch: RecordBatch) -> Result<(), BatchError> {
         if let Some(reason) = &self.failed {
             return Err(BatchError::SharedFailed { what: reason.clone() });
         }
         let pieces = self.pieces(self.admit(batch)?)?;
+        // SUBTLE: a push that is cancelled takes with it what it has in hand, to be sorted or not yet added. A share
+        // that lacks rows must not look like a good one, so it is failed until the push has returned (case 24).
+        self.failed = Some("a push was cancelled half-way".to_owned());
         for piece in pieces {
             if let Err(error) = self.push_piece(piece).await {
                 self.failed = Some(error.to_string());
                 return Err(error);
             }
         }
+        self.failed = None;
         Ok(())
     }
 
