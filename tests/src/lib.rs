@@ -17,5 +17,7 @@ mod world;
 pub use cancel::{Polled, poll_times};
 pub use feed::{Chance, Feed};
 pub use replica::{Replica, Step};
-pub use rows::{Content, Row, columns, content_of, delivered, delivered_until, rows_in, schema, updates};
+pub use rows::{
+    Content, Row, columns, content_of, delivered, delivered_until, differences, rows_in, schema, updates,
+};
 pub use world::{HANG, Store, World, in_time, small};

@@ -92,3 +92,27 @@ pub async fn delivered_until(subscription: &mut Subscription, upper: Frontier) -
     assert_eq!(subscription.position(), upper, "a delivery ends at {upper}");
     Ok(all)
 }
+
+/// The first updates in which two contents differ, for people; empty when they are the same.
+pub fn differences(found: &Content, wanted: &Content) -> String {
+    let keys: std::collections::BTreeSet<_> = found.keys().chain(wanted.keys()).collect();
+    let differing: Vec<_> = keys.into_iter().filter(|key| found.get(key) != wanted.get(key)).collect();
+    let shown = differing
+        .iter()
+        .take(5)
+        .map(|key| format!("  {key:?}: found {:?}, wanted {:?}\n", found.get(key), wanted.get(key)));
+    match differing.len() {
+        0 => String::new(),
+        count => format!("{count} updates differ:\n{}", shown.collect::<String>()),
+    }
+}
+
+/// Asserts that two contents are the same, and shows only what differs.
+#[macro_export]
+macro_rules! assert_same {
+    ($found:expr, $wanted:expr $(, $($told:tt)+)?) => {{
+        let differences = $crate::differences(&$found, &$wanted);
+        let told = String::new() $(+ &format!($($told)+))?;
+        assert!(differences.is_empty(), "{told}: {differences}");
+    }};
+}

@@ -1,7 +1,7 @@
 //! One shared batch per process and description: how many PUTs shares cost.
 
 use stash::{Frontier, Outcome, Share};
-use stash_tests::{World, content_of, delivered_until, in_time, small, updates};
+use stash_tests::{World, assert_same, content_of, delivered_until, in_time, small, updates};
 
 use crate::{Update, many, mint, open, write_all};
 
@@ -34,7 +34,7 @@ async fn eight_workers_with_small_runs_cost_exactly_one_put_a_description() {
     }
     let content = delivered_until(&mut sink.read().await.expect("readable"), Frontier::at(3)).await;
     let all: Vec<Update> = (0..3).flat_map(eight).flatten().collect();
-    assert_eq!(content.expect("read"), content_of(&all));
+    assert_same!(content.expect("read"), content_of(&all));
     incarnation.close("done").await.expect("closes");
     drop(chain);
     world.close([sink.stash().clone()]).await;
@@ -53,7 +53,7 @@ async fn small_runs_travel_inline_beside_one_coalesced_part() {
     assert_eq!((resolved.parts, resolved.inline), (1, 1));
     assert_eq!(world.store.counts().puts, 1);
     let content = delivered_until(&mut sink.read().await.expect("readable"), Frontier::at(1)).await;
-    assert_eq!(content.expect("read"), content_of(all.iter().flatten()));
+    assert_same!(content.expect("read"), content_of(all.iter().flatten()));
     incarnation.close("done").await.expect("closes");
     drop(chain);
     world.at_rest(sink.stash()).await;
@@ -89,7 +89,7 @@ async fn large_runs_cost_at_most_their_parts_and_one_more_a_worker() {
     assert!(puts <= bytes.div_ceil(100_000) + 4, "{puts} PUTs for {bytes} bytes");
     assert!(puts >= 2, "{puts} PUTs: the test has large runs");
     let content = delivered_until(&mut sink.read().await.expect("readable"), Frontier::at(1)).await;
-    assert_eq!(content.expect("read"), content_of(all.iter().flatten()));
+    assert_same!(content.expect("read"), content_of(all.iter().flatten()));
     incarnation.close("done").await.expect("closes");
     drop(chain);
     world.at_rest(sink.stash()).await;
@@ -136,7 +136,7 @@ async fn in_whatever_order_workers_finish_and_report_the_batch_is_the_same() {
         assert_eq!(resolved[0].outcome, Some(Outcome::Accepted));
         let mut subscription = sink.read_from(Frontier::at(time));
         let content = delivered_until(&mut subscription, Frontier::at(time + 1)).await.expect("read");
-        assert_eq!(content, content_of(all.iter().flatten()), "order {order:?}");
+        assert_same!(content, content_of(all.iter().flatten()), "order {order:?}");
     }
     incarnation.close("done").await.expect("closes");
     drop(chain);
@@ -161,7 +161,7 @@ async fn the_inline_limit_is_one_limit_across_workers() {
             largest = largest.max(row.inline.iter().map(|run| run.payload.len()).sum());
             let content =
                 delivered_until(&mut sink.read_from(Frontier::at(time)), Frontier::at(time + 1)).await;
-            assert_eq!(content.expect("read"), content_of(all.iter().flatten()));
+            assert_same!(content.expect("read"), content_of(all.iter().flatten()));
         }
         assert!(largest > 0, "{workers} workers: some batch is inline");
         assert!(largest <= 64 << 10, "{workers} workers: {largest} bytes travel inline in one batch");
@@ -204,7 +204,7 @@ async fn inline_batches_cost_no_put_and_all_empty_ones_no_row() {
     let mut subscription = sink.read().await.expect("readable");
     let content =
         in_time("reading", delivered_until(&mut subscription, Frontier::at(1000))).await.expect("read");
-    assert_eq!(content, content_of(three.iter().flatten()));
+    assert_same!(content, content_of(three.iter().flatten()));
     incarnation.close("done").await.expect("closes");
     drop(chain);
     world.close([sink.stash().clone()]).await;

@@ -1,6 +1,8 @@
 //! The tests of Stash as a whole, against what it promises: one binary, a module a promise.
 
+mod cancelling;
 mod coalescing;
+mod failure;
 mod poison;
 mod replicas;
 mod rerender;

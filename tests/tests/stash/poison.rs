@@ -1,7 +1,7 @@
 //! Errors of the dataflow itself: they have a time, and what is below it is still delivered.
 
 use stash::{Absence, DataflowError, Error, ErrorKind, Frontier, HeadStatus, IncarnationState, Opened};
-use stash_tests::{World, content_of, delivered, delivered_until, small, updates};
+use stash_tests::{World, assert_same, content_of, delivered, delivered_until, small, updates};
 
 use crate::{Update, many, mint, open, write};
 
@@ -34,7 +34,7 @@ async fn everything_below_the_error_is_delivered_and_then_the_error_again_and_ag
         assert_eq!(sink.head().await.expect("head").status, HeadStatus::Poisoned(error_at(7)));
         let content = delivered_until(&mut subscription, Frontier::at(7)).await.expect("read");
         let wanted: Vec<Update> = many(0, 20, 0).into_iter().chain(good).collect();
-        assert_eq!(content, content_of(&wanted));
+        assert_same!(content, content_of(&wanted));
         for _ in 0..3 {
             let error = subscription.next().await.expect_err("poisoned");
             assert!(
@@ -78,7 +78,7 @@ async fn of_several_errors_the_earliest_counts_and_one_at_the_upper_accepts_noth
     assert_eq!(sink.upper().await.expect("head"), Frontier::at(1));
     let mut subscription = sink.read().await.expect("readable");
     let first = subscription.next().await.expect("read").expect("a batch");
-    assert_eq!(delivered(&first).await.expect("read"), content_of(&many(0, 20, 0)));
+    assert_same!(delivered(&first).await.expect("read"), content_of(&many(0, 20, 0)));
     assert!(subscription.next().await.is_err());
     // What another replica offers now is dropped without harm to it.
     incarnation.close("done").await.expect("closes");
@@ -109,7 +109,7 @@ async fn an_error_below_the_upper_is_the_replicas_failure_and_closes_it() {
     write(&other, &mut other_chain, 10, &many(0, 20, 8)).await;
     let content = delivered_until(&mut sink.read().await.expect("readable"), Frontier::at(10)).await;
     let all = [many(0, 20, 0), many(0, 20, 3), many(0, 20, 8)];
-    assert_eq!(content.expect("read"), content_of(all.iter().flatten()));
+    assert_same!(content.expect("read"), content_of(all.iter().flatten()));
     other.close("done").await.expect("closes");
     drop((odd, odd_chain, other_chain));
     world.at_rest(sink.stash()).await;

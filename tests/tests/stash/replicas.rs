@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use stash::{ErrorKind, Frontier, Sink};
-use stash_tests::{Chance, Content, Feed, Replica, Step, World, delivered, in_time, small};
+use stash_tests::{Chance, Content, Feed, Replica, Step, World, assert_same, delivered, in_time, small};
 
 /// Times of the feed.
 const END: u64 = 30;
@@ -32,7 +32,7 @@ impl Reader {
             assert_eq!(delivery.lower(), from, "gapless (I4)");
             let content = delivered(&delivery).await.expect("readable");
             let wanted = self.feed.content(from.as_u64(), delivery.upper().as_u64());
-            assert_eq!(content, wanted, "{} (I11)", delivery.piece());
+            assert_same!(content, wanted, "{} (I11)", delivery.piece());
             self.seen.extend(content);
         }
     }
@@ -82,11 +82,11 @@ async fn run(Scenario { seed, replicas, inline, deaths_percent, kills }: Scenari
         }
     }
     reader.catch_up().await;
-    assert_eq!(reader.seen, feed.content(0, END));
+    assert_same!(reader.seen, feed.content(0, END));
     // The chain read again from the beginning is the same.
     let mut again = Reader::new(&sink, &feed).await;
     again.catch_up().await;
-    assert_eq!(again.seen, reader.seen);
+    assert_same!(again.seen, reader.seen);
     for replica in &mut team {
         replica.die();
         replica.open(&sink).await.expect("opens");
@@ -153,7 +153,7 @@ async fn replicas_in_processes_of_their_own_race_for_one_chain() {
     assert_eq!(sink.upper().await.expect("head"), Frontier::at(END));
     let mut reader = Reader::new(&sink, &feed).await;
     reader.catch_up().await;
-    assert_eq!(reader.seen, feed.content(0, END));
+    assert_same!(reader.seen, feed.content(0, END));
     world.close(sessions).await;
 }
 
@@ -189,7 +189,7 @@ async fn over_a_store_that_fails_honestly_replicas_render_anew_until_the_chain_i
     world.store.heal();
     let mut reader = Reader::new(&sink, &feed).await;
     reader.catch_up().await;
-    assert_eq!(reader.seen, feed.content(0, END), "nothing doubled, nothing lost");
+    assert_same!(reader.seen, feed.content(0, END), "nothing doubled, nothing lost");
     for replica in &mut team {
         replica.close().await.expect("closes");
     }

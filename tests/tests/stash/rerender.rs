@@ -1,7 +1,7 @@
 //! Rendering anew: what a new incarnation costs, and what becomes of its first batches.
 
 use stash::{Frontier, IncarnationState, Launch, Outcome};
-use stash_tests::{World, content_of, delivered_until, small, updates};
+use stash_tests::{World, assert_same, content_of, delivered_until, small, updates};
 
 use crate::{many, mint, open, write, write_all};
 
@@ -50,7 +50,7 @@ async fn after_the_first_accept_a_snapshot_is_rendered_without_a_put() {
     let mut subscription = sink.read().await.expect("readable");
     let content = delivered_until(&mut subscription, Frontier::at(25)).await.expect("read");
     let all = [many(0, 500, 0), many(0, 50, 7), many(0, 30, 15), many(100, 40, 22)];
-    assert_eq!(content, content_of(all.iter().flatten()));
+    assert_same!(content, content_of(all.iter().flatten()));
     for incarnation in [second, other] {
         incarnation.close("done").await.expect("closes");
     }
@@ -79,7 +79,7 @@ async fn before_the_first_accept_the_snapshot_is_rendered_again_and_the_first_tr
     let resolved = write_all(&second, &mut chain, minted, &all).await.expect("written");
     assert_eq!(resolved[0].outcome, Some(Outcome::Accepted));
     let content = delivered_until(&mut sink.read().await.expect("readable"), Frontier::at(1)).await;
-    assert_eq!(content.expect("read"), content_of(all.iter().flatten()));
+    assert_same!(content.expect("read"), content_of(all.iter().flatten()));
     second.close("done").await.expect("closes");
     drop(chain);
     world.at_rest(sink.stash()).await;
