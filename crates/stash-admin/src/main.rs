@@ -1,3 +1,88 @@
+//! `stash-admin`: the command line of Stash. Every verb is one library call, or a few.
+//!
+//! - What a machine may read goes to stdout, everything else to stderr.
+//! - An error prints once, causes below it; exit code 1, or 2 for a wrong command line. A reader that goes away
+//!   (broken pipe) is no error worth a word.
+//! - Ctrl-C ends the command at its next safe point and closes the stash; a second one ends it at once.
+
+mod cli;
+mod commands;
 mod demo;
+mod failure;
 mod formats;
-fn main() {}
+mod interrupt;
+mod output;
+mod progress;
+mod session;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::{
+    cli::{Cli, Command},
+    output::Output,
+};
+
+/// Threads that run workers: two cores are used, four at most.
+const THREADS_MIN: usize = 2;
+const THREADS_MAX: usize = 4;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::usage(&error),
+    };
+    let json = cli.json;
+    trace(cli.verbose);
+    match run(cli) {
+        Ok(code) => code,
+        Err(error) => failure::report(&error, json),
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let cores = std::thread::available_parallelism().map_or(THREADS_MIN, usize::from);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.clamp(THREADS_MIN, THREADS_MAX))
+        .enable_all()
+        .build()?;
+    let result = runtime.block_on(dispatch(cli));
+    // A thread that waits for a terminal or a pipe must not keep the process.
+    runtime.shutdown_background();
+    result
+}
+
+async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
+    let Cli { stash, json, verbose: _, command } = cli;
+    let out = Output::new(json);
+    match command {
+        Command::Demo(args) => demo::run(args, stash, json).await,
+        Command::Load(args) => commands::load::run(&stash, args, out).await,
+        Command::Read(args) => commands::read::run(&stash, args, out).await,
+        Command::Sinks(args) => commands::sinks::run(&stash, args, out).await,
+        Command::Chain(args) => commands::chain::run(&stash, args, out).await,
+        Command::Parts(args) => commands::parts::run(&stash, args, out).await,
+        Command::Cat(args) => commands::cat::run(&stash, args, out).await,
+        Command::Explain(args) => commands::explain::run(&stash, args, out).await,
+        Command::Verify(args) => commands::verify::run(&stash, args, out).await,
+        Command::Consumers(args) => commands::consumers::run(&stash, args, out).await,
+        Command::Drop(args) => commands::drop::run(&stash, args, out).await,
+        Command::History(args) => commands::history::run(&stash, args, out).await,
+    }
+}
+
+/// Traces go to stderr: warnings, and more with each `-v`.
+fn trace(verbose: u8) {
+    let level = match verbose {
+        0 => tracing::Level::WARN,
+        1 => tracing::Level::INFO,
+        2 => tracing::Level::DEBUG,
+        _ => tracing::Level::TRACE,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_target(verbose > 1)
+        .with_writer(std::io::stderr)
+        .init();
+}

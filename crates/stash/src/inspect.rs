@@ -1,11 +1,16 @@
 //! What became of a key, for people who found it in a bucket.
 
+use std::collections::BTreeMap;
+
+use futures::StreamExt;
 use serde::Serialize;
+use stash_batch::BatchReader;
+use stash_blob::BlobEntryKind;
 use stash_catalog::{BatchRow, HistoryFilter, HistoryRow, IncarnationRow, SinkRow};
 use stash_chain::{Verdict, Why};
-use stash_types::{BlobKey, Frontier, PartKey, ShardId};
+use stash_types::{BlobKey, BlobPrefix, Frontier, PartKey, ShardId};
 
-use crate::{Error, Result, Sink, Stash, sweep::verdict};
+use crate::{Error, Result, Sink, Stash, Violation, sweep::verdict};
 
 /// Who owns a key now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -116,6 +121,64 @@ impl Stash {
             fate,
             history: self.catalog().history(filter).await?,
         })
+    }
+}
+
+impl Stash {
+    /// Reads one part by its key: all its updates, also those a trim left out of the batch, each byte checked
+    /// against the digests in the catalog. `None` when no row references it, so that nothing tells what its
+    /// bytes should be; [`Stash::explain`] tells what became of it.
+    pub async fn read_part(&self, key: PartKey) -> Result<Option<BatchReader>> {
+        let sink = Sink::of_row(self, self.sink_of_shard(key.shard).await?)?;
+        let mut batches = sink.batches().await?.into_iter();
+        let Some(mut batch) = batches.find(|batch| batch.parts.iter().any(|part| part.name == key.name))
+        else {
+            return Ok(None);
+        };
+        batch.parts.retain(|part| part.name == key.name);
+        batch.inline.clear();
+        // As it was written, before any trim.
+        let offered = batch.offered;
+        (batch.lower, batch.upper, batch.extent) = (offered.lower(), offered.upper(), offered.upper());
+        Ok(Some(sink.reader(batch, offered.lower())))
+    }
+
+    /// What lies in the prefix and belongs to no sink that is still declared (I17): things Stash did not write,
+    /// shards this catalog does not know, and what dropped sinks left behind.
+    pub async fn strays(&self) -> Result<Vec<Violation>> {
+        let mut strays = Vec::new();
+        let sinks: BTreeMap<ShardId, SinkRow> =
+            self.sinks(true).await?.into_iter().map(|sink| (sink.shard, sink)).collect();
+        let mut listing = self.store().list(BlobPrefix::All);
+        while let Some(entry) = listing.next().await {
+            let (key, name) = match entry?.kind {
+                BlobEntryKind::Object(key) if Stash::is_own_object(&key) => continue,
+                BlobEntryKind::Object(key) => (key.part_key(), key.to_string()),
+                BlobEntryKind::Upload { key, token } if Stash::is_own_object(&key) => {
+                    (None, format!("upload {token} of {key}"))
+                }
+                BlobEntryKind::Upload { key, token } => (key.part_key(), format!("upload {token} of {key}")),
+                BlobEntryKind::Foreign(name) => (None, name),
+            };
+            let shard = name.split('/').next().and_then(|folder| folder.parse().ok());
+            let what = match (key, key.map(|key| key.shard).or(shard).and_then(|shard| sinks.get(&shard))) {
+                // The sink's own verification tells these.
+                (_, Some(sink)) if sink.dropped.is_none() => continue,
+                (Some(key), Some(sink)) => {
+                    match self.catalog().key_states(sink.spec.id, &[key]).await?.first() {
+                        Some(state) if state.queued.is_some() => continue,
+                        _ => format!("{name} is left of sink {}, which was dropped", sink.spec.name),
+                    }
+                }
+                (None, Some(sink)) => {
+                    format!("{name} is in the folder of sink {}, which was dropped", sink.spec.name)
+                }
+                (Some(_), None) => format!("{name} is of a shard this catalog does not know"),
+                (None, None) => format!("{name} was not written by Stash"),
+            };
+            strays.push(Violation { invariant: "I17".to_owned(), what });
+        }
+        Ok(strays)
     }
 }
 

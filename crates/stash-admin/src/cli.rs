@@ -1,0 +1,232 @@
+//! The words of the command line.
+//!
+//! Looking is free: a command that only looks creates nothing, not even the stash. Changing is a dry run unless
+//! `--commit`; `load`, and `read` with a consumer, say what they change by their arguments.
+
+use std::{num::NonZeroU32, num::NonZeroU64, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use stash::{ConsumerName, ReplicaName, SinkName, StartAt};
+
+use crate::{demo::DemoArgs, formats::Format};
+
+/// Carries batches of incremental updates (row, time, diff) through an object store.
+#[derive(Debug, Parser)]
+#[command(name = "stash-admin", version, max_term_width = 100, subcommand_required = true)]
+#[command(after_help = "A first walk:
+  export STASH_URL=file:///tmp/stash
+  stash-admin load orders.csv --sink orders --time-column t --diff-column d
+  stash-admin chain orders
+  stash-admin read --sink orders --consumer me")]
+pub struct Cli {
+    /// The stash: file:///folder, blobs and catalog in that folder.
+    #[arg(long, global = true, env = "STASH_URL", value_name = "URL")]
+    pub stash: Option<String>,
+    /// Print for machines: one JSON document, or one a line where there may be many; errors as JSON on stderr.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say more on stderr: -v each accepted batch, -vv what the libraries do.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Write a change file into a sink.
+    Load(LoadArgs),
+    /// Print a sink's consolidated batches, each closed by its progress.
+    Read(ReadArgs),
+    /// List the sinks.
+    Sinks(SinksArgs),
+    /// Show a sink's chain: its head, its incarnations, its batches.
+    Chain(SinkArg),
+    /// List the parts of a sink: one object in the store each.
+    Parts(SinkArg),
+    /// Print the updates of one part, checked against its digests.
+    Cat(CatArgs),
+    /// Tell everything about a key: who wrote it, who owns it, what became of it.
+    Explain(KeyArg),
+    /// Check a sink, or all of them, against the store: I4, I14, I15, I17 and I22. Reads every byte.
+    Verify(VerifyArgs),
+    /// List the consumers of a sink, or forget one.
+    Consumers(ConsumersArgs),
+    /// Drop a sink and delete its blobs. A dry run unless --commit.
+    Drop(DropArgs),
+    /// Show what was recorded of a sink, oldest first.
+    History(HistoryArgs),
+    /// See it work: replicas that fail, and an oracle that compares.
+    Demo(DemoArgs),
+}
+
+/// Arguments of `load`.
+#[derive(Debug, Args)]
+pub struct LoadArgs {
+    /// The change file: one update a record. It is read twice, so a pipe will not do.
+    pub file: PathBuf,
+    /// The sink; declared if there is none of that name.
+    #[arg(long)]
+    pub sink: SinkName,
+    /// How the file is written: csv, ndjson or parquet. Told by the file's name if absent.
+    #[arg(long)]
+    pub format: Option<Format>,
+    /// The column of times: integers below 2^64 - 1.
+    #[arg(long, value_name = "COLUMN")]
+    pub time_column: String,
+    /// The column of diffs; without one every update counts +1.
+    #[arg(long, value_name = "COLUMN")]
+    pub diff_column: Option<String>,
+    /// The rows' columns, as name:type,… (a trailing ? allows nulls) or a JSON file; inferred if absent.
+    #[arg(long, value_name = "SCHEMA")]
+    pub schema: Option<String>,
+    /// Workers that write side by side.
+    #[arg(long, default_value = "2", value_name = "N")]
+    pub workers: NonZeroU32,
+    /// Close a batch every N distinct times. Without it a batch closes at the first new time after 65,536
+    /// updates. The first time always is a batch of its own: the snapshot.
+    #[arg(long, value_name = "N")]
+    pub batch_every: Option<NonZeroU64>,
+    /// Accept times in any order: everything after the first time becomes one batch.
+    #[arg(long, conflicts_with = "batch_every")]
+    pub sort: bool,
+    /// Continue where the sink's chain stands: updates below its upper are counted and refused.
+    #[arg(long)]
+    pub resume: bool,
+    /// Seal the sink at the end of the file: nothing can be added afterwards.
+    #[arg(long)]
+    pub complete: bool,
+    /// The name this load writes under; a newer load of the same name takes over from an older one.
+    #[arg(long, default_value = "load", value_name = "NAME")]
+    pub replica: ReplicaName,
+    /// The first time of the sink, if it is declared by this; the first time in the file if absent.
+    #[arg(long, value_name = "T")]
+    pub as_of: Option<u64>,
+}
+
+/// Where `read` starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Start {
+    /// At the sink's first time; an error once anything was released.
+    Beginning,
+    /// At the earliest batch that is still there.
+    Earliest,
+    /// At the chain's upper: only what comes.
+    Now,
+}
+
+impl From<Start> for StartAt {
+    fn from(start: Start) -> StartAt {
+        match start {
+            Start::Beginning => StartAt::Beginning,
+            Start::Earliest => StartAt::Earliest,
+            Start::Now => StartAt::Now,
+        }
+    }
+}
+
+/// Arguments of `read`.
+#[derive(Debug, Args)]
+pub struct ReadArgs {
+    /// The sink.
+    #[arg(long)]
+    pub sink: SinkName,
+    /// Read as this consumer, go on where it acknowledged, and acknowledge what was printed. What all consumers
+    /// acknowledged is deleted. Without it nothing is acknowledged.
+    #[arg(long, value_name = "NAME")]
+    pub consumer: Option<ConsumerName>,
+    /// Where to start, unless the consumer acknowledged something already.
+    #[arg(long, value_enum, default_value = "beginning")]
+    pub start: Start,
+    /// Start at this time instead.
+    #[arg(long, value_name = "T", conflicts_with_all = ["consumer", "start"])]
+    pub from: Option<u64>,
+    /// Wait for more, until the sink is complete.
+    #[arg(long)]
+    pub follow: bool,
+    /// How to print: ndjson, csv or parquet. Told by the output's name if absent, else ndjson.
+    #[arg(long)]
+    pub format: Option<Format>,
+    /// Print into this file, which must not be there yet.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Stop after N batches.
+    #[arg(long, value_name = "N")]
+    pub limit_batches: Option<NonZeroU64>,
+}
+
+/// Arguments of `sinks`.
+#[derive(Debug, Args)]
+pub struct SinksArgs {
+    /// Dropped ones too.
+    #[arg(long)]
+    pub dropped: bool,
+}
+
+/// A sink.
+#[derive(Debug, Args)]
+pub struct SinkArg {
+    /// The sink.
+    pub sink: SinkName,
+}
+
+/// A key.
+#[derive(Debug, Args)]
+pub struct KeyArg {
+    /// The part's key, <shard>/<incarnation>/<lower>-<upper>-<process>-<n>.parquet; what stands before the shard
+    /// is ignored.
+    pub key: String,
+}
+
+/// Arguments of `cat`.
+#[derive(Debug, Args)]
+pub struct CatArgs {
+    /// The part.
+    #[command(flatten)]
+    pub key: KeyArg,
+    /// How to print: ndjson, csv or parquet.
+    #[arg(long, default_value = "ndjson")]
+    pub format: Format,
+}
+
+/// Arguments of `verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// The sink; all of them, and the whole prefix, if absent.
+    pub sink: Option<SinkName>,
+}
+
+/// Arguments of `consumers`.
+#[derive(Debug, Args)]
+pub struct ConsumersArgs {
+    /// The sink.
+    pub sink: SinkName,
+    /// Forget this consumer: it holds nothing any longer. A dry run unless --commit.
+    #[arg(long, value_name = "NAME")]
+    pub forget: Option<ConsumerName>,
+    /// Really do it.
+    #[arg(long, requires = "forget")]
+    pub commit: bool,
+}
+
+/// Arguments of `drop`.
+#[derive(Debug, Args)]
+pub struct DropArgs {
+    /// The sink.
+    pub sink: SinkName,
+    /// Really do it.
+    #[arg(long)]
+    pub commit: bool,
+}
+
+/// Arguments of `history`.
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// The sink.
+    pub sink: SinkName,
+    /// The newest N events; 0 for all that are kept.
+    #[arg(long, default_value = "100", value_name = "N")]
+    pub limit: u32,
+}

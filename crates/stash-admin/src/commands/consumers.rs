@@ -1,0 +1,92 @@
+//! `consumers`: who reads a sink and how far, or to forget one.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use stash::{ConsumerName, Sink};
+
+use crate::{
+    cli::ConsumersArgs,
+    failure::Refusal,
+    output::{self, Output},
+    session::with_sink,
+};
+
+/// Runs the command.
+pub async fn run(url: &Option<String>, args: ConsumersArgs, out: Output) -> anyhow::Result<ExitCode> {
+    with_sink(url, &args.sink, async |sink| match &args.forget {
+        Some(consumer) => forget(sink, consumer, args.commit, out).await,
+        None => list(sink, out).await,
+    })
+    .await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(sink: &Sink, out: Output) -> anyhow::Result<()> {
+    let (upper, consumers) = (sink.upper().await?, sink.consumers().await?);
+    if out.is_json() {
+        for row in &consumers {
+            out.document(&json!({
+                "consumer": row.name.as_str(),
+                "acknowledged": output::frontier(row.acked),
+                "up_to_date": row.acked == upper,
+                "session": row.session.to_string(),
+                "seen_ms": row.seen.0,
+            }))?;
+        }
+        return Ok(());
+    }
+    if consumers.is_empty() {
+        out.line(format!(
+            "no consumers: the chain of sink {} is kept until somebody reads by name",
+            sink.name()
+        ))?;
+        return Ok(());
+    }
+    let mut table = output::table(&["consumer", "acknowledged", "state", "seen"], &["acknowledged"]);
+    for row in &consumers {
+        let state = if row.acked == upper { "up to date".to_owned() } else { format!("behind {upper}") };
+        table.add_row([row.name.to_string(), row.acked.to_string(), state, output::moment(row.seen)]);
+    }
+    out.line(table.trim_fmt())?;
+    Ok(())
+}
+
+async fn forget(sink: &Sink, consumer: &ConsumerName, commit: bool, out: Output) -> anyhow::Result<()> {
+    let consumers = sink.consumers().await?;
+    let Some(row) = consumers.iter().find(|row| row.name == *consumer) else {
+        return Err(Refusal::absent(format!(
+            "sink {} has no consumer {consumer}; `stash-admin consumers {}` lists them",
+            sink.name(),
+            sink.name()
+        ))
+        .into());
+    };
+    if commit {
+        sink.unregister_consumer(consumer.as_str()).await?;
+        sink.stash().drain_deletions().await?;
+    }
+    if out.is_json() {
+        out.document(&json!({
+            "sink": sink.name().as_str(),
+            "forget": consumer.as_str(),
+            "acknowledged": output::frontier(row.acked),
+            "others": consumers.len().saturating_sub(1),
+            "committed": commit,
+        }))?;
+        return Ok(());
+    }
+    let others = output::counted(output::len(consumers.len().saturating_sub(1)), "consumer", "consumers");
+    if commit {
+        out.line(format!("forgot consumer {consumer} of sink {}; {others} left", sink.name()))?;
+    } else {
+        out.line(format!(
+            "would forget consumer {consumer} of sink {}, which acknowledged everything below {}; {others} would \
+             be left, and what they all acknowledged would be deleted",
+            sink.name(),
+            row.acked
+        ))?;
+        out.line("dry run: nothing was changed; pass --commit")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! `drop`: ends a sink and deletes its blobs, or says what that would do.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use stash::Dropped;
+
+use crate::{
+    cli::DropArgs,
+    output::{self, Output},
+    session::with_sink,
+};
+
+/// Runs the command.
+pub async fn run(url: &Option<String>, args: DropArgs, out: Output) -> anyhow::Result<ExitCode> {
+    let dropped = with_sink(url, &args.sink, async |sink| {
+        Ok(if args.commit { sink.drop_sink().await? } else { sink.preview_drop().await? })
+    })
+    .await?;
+    let Dropped { incarnations, batches, keys, consumers_behind } = dropped;
+    if out.is_json() {
+        out.document(&json!({
+            "sink": args.sink.as_str(),
+            "incarnations_closed": incarnations,
+            "batches_unlinked": batches,
+            "objects_deleted": keys,
+            "consumers_behind": consumers_behind,
+            "committed": args.commit,
+        }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let lines = output::pairs(&[
+        ("  incarnations closed", output::count(incarnations)),
+        ("  batches unlinked", output::count(batches)),
+        ("  objects deleted", output::count(keys)),
+        ("  consumers not done yet", output::count(consumers_behind)),
+    ]);
+    if args.commit {
+        out.line(format!("dropped sink {}\n{lines}", args.sink))?;
+    } else {
+        out.line(format!("would drop sink {}\n{lines}", args.sink))?;
+        out.line("dry run: nothing was changed; pass --commit")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

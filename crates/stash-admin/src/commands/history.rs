@@ -1,0 +1,45 @@
+//! `history`: what was recorded of a sink.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use stash::HistoryRow;
+
+use crate::{
+    cli::HistoryArgs,
+    output::{self, Output},
+    session::with_sink,
+};
+
+/// An event in JSON.
+pub(super) fn row_json(row: &HistoryRow) -> Value {
+    json!({
+        "at_ms": row.at.0,
+        "event": row.event,
+        "detail": row.detail,
+        "incarnation": row.incarnation.map(|id| id.to_string()),
+        "key": row.key.map(|key| key.to_string()),
+    })
+}
+
+/// Events as a table.
+pub(super) fn text(rows: &[HistoryRow]) -> String {
+    let mut table = output::table(&["at", "event", "detail"], &[]);
+    for row in rows {
+        table.add_row([output::moment(row.at), row.event.clone(), row.detail.clone()]);
+    }
+    table.trim_fmt()
+}
+
+/// Runs the command.
+pub async fn run(url: &Option<String>, args: HistoryArgs, out: Output) -> anyhow::Result<ExitCode> {
+    let rows = with_sink(url, &args.sink, async |sink| Ok(sink.history(args.limit).await?)).await?;
+    if out.is_json() {
+        for row in &rows {
+            out.document(&row_json(row))?;
+        }
+    } else {
+        out.line(text(&rows))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

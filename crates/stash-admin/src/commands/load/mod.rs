@@ -1,0 +1,152 @@
+//! `load`: writes a change file through the whole path, from minting to the chain.
+//!
+//! The file is read twice. The first pass ([`plan`]) finds every fault, the times, and where batches are to end;
+//! nothing is created before it is through. The second ([`write`]) mints each description, streams its
+//! updates to the workers as they are read, and offers the batch; no batch is ever held as a whole.
+//!
+//! - The sink's first time stands alone, as the snapshot. After it a batch ends every `--batch-every` distinct
+//!   times, or at the first new time after 65,536 updates. Where more than 65,536 batches would come of it,
+//!   neighbours are joined.
+//! - `--sort` makes one batch of all that follows the first time, since only the whole file shows which times
+//!   are complete.
+//! - At the end of the file the frontier stands just above its last time, so that everything in it is accepted.
+//!   Only `--complete` moves it to the end and seals the sink. Sinks are declared so that they can be sealed.
+//! - `--resume` goes on at the chain's upper: updates below are counted and refused, whatever they say.
+
+mod plan;
+mod summary;
+mod target;
+mod write;
+
+use std::{process::ExitCode, time::Instant};
+
+use stash::{ErrorKind, Launch, Opened, Sink};
+
+use self::{plan::Plan, summary::Summary};
+use crate::{
+    cli::LoadArgs,
+    failure::{Interrupted, Refusal},
+    formats::{ColumnRoles, Format, SchemaSpec},
+    interrupt::Interrupt,
+    output::Output,
+    session::{Missing, with_stash},
+};
+
+/// What is read and how; the same for both passes.
+#[derive(Clone, Debug)]
+struct Source {
+    path: std::path::PathBuf,
+    format: Format,
+    roles: ColumnRoles,
+    schema: Option<SchemaSpec>,
+}
+
+impl Source {
+    fn of(args: &LoadArgs) -> anyhow::Result<Source> {
+        let path = args.file.clone();
+        let format = args.format.or_else(|| Format::of_path(&path)).ok_or_else(|| {
+            Refusal::usage(format!(
+                "{}: the name does not tell the format; pass --format csv, ndjson or parquet",
+                path.display()
+            ))
+        })?;
+        // Other faults of the path are better said by whoever opens it.
+        if std::fs::metadata(&path).is_ok_and(|kind| !kind.is_file() && !kind.is_dir()) {
+            return Err(Refusal::usage(format!(
+                "{} is not a regular file, and a load reads it twice; write it to a file first",
+                path.display()
+            ))
+            .into());
+        }
+        let roles = ColumnRoles { time: args.time_column.clone(), diff: args.diff_column.clone() };
+        let schema = args.schema.as_deref().map(SchemaSpec::from_arg).transpose()?;
+        Ok(Source { path, format, roles, schema })
+    }
+}
+
+/// Runs the command.
+pub async fn run(url: &Option<String>, args: LoadArgs, out: Output) -> anyhow::Result<ExitCode> {
+    let began = Instant::now();
+    let interrupt = Interrupt::listen()?;
+    if url.is_none() {
+        // Said before a large file is read.
+        with_stash(url, Missing::Refuse, async |_| Ok(())).await?;
+    }
+    let source = Source::of(&args)?;
+    let plan = tokio::select! {
+        plan = plan::scan(source.clone(), &args, out) => plan?,
+        () = interrupt.wait() => return Err(Interrupted(Some("nothing was written".to_owned())).into()),
+    };
+    let summary = with_stash(url, Missing::Create, async |stash| {
+        let sink = target::sink(stash, &args, &source, &plan).await?;
+        let mut summary = load(&sink, &args, source, plan, &interrupt, out).await?;
+        let counters = stash.counters();
+        (summary.puts, summary.put_bytes) = (counters.puts, counters.put_bytes);
+        Ok(summary)
+    })
+    .await?;
+    summary.print(out, began.elapsed())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn load(
+    sink: &Sink,
+    args: &LoadArgs,
+    source: Source,
+    plan: Plan,
+    interrupt: &Interrupt,
+    out: Output,
+) -> anyhow::Result<Summary> {
+    let mut summary = Summary::of(sink.name(), &plan);
+    let head = sink.head().await?;
+    let end = plan.end(args.complete);
+    if head.upper >= end.unwrap_or(head.upper) {
+        // Everything in the file is covered already.
+        summary.refused = plan.updates;
+        summary.upper = head.upper;
+        return Ok(summary);
+    }
+    let launch = Launch::single(args.replica.as_str(), args.workers.get())?;
+    let incarnation = match sink.open_incarnation(launch).await? {
+        Opened::Render(incarnation) => incarnation,
+        other => return Err(other.render().err().map_or_else(|| unreachable_opened(sink), Into::into)),
+    };
+    let written = tokio::select! {
+        written = write::write(&incarnation, source, &plan, args, &mut summary, out) => written,
+        () = interrupt.wait() => Err(Interrupted(None).into()),
+    };
+    let reason = match &written {
+        Ok(()) => "the load is done".to_owned(),
+        Err(error) => format!("the load ended: {error}"),
+    };
+    let closed = incarnation.close(&reason).await;
+    match written {
+        Ok(()) => closed?,
+        Err(error) if error.is::<Interrupted>() => {
+            let upper = sink.upper().await?;
+            let what = format!("what was accepted below {upper} stands; go on with --resume");
+            return Err(Interrupted(Some(what)).into());
+        }
+        Err(error) => return Err(explained(error, sink, args)),
+    }
+    summary.upper = sink.upper().await?;
+    Ok(summary)
+}
+
+fn unreachable_opened(sink: &Sink) -> anyhow::Error {
+    Refusal::fix_call(format!("sink {} changed while it was opened; try again", sink.name())).into()
+}
+
+/// Says what it means for a load that its incarnation is closed.
+fn explained(error: anyhow::Error, sink: &Sink, args: &LoadArgs) -> anyhow::Error {
+    let reopen = error.downcast_ref::<stash::Error>().is_some_and(|error| error.kind() == ErrorKind::Reopen);
+    if !reopen {
+        return error;
+    }
+    error.context(format!(
+        "this load of sink {} was closed: another one writes as replica {}, or it stood still for too long; \
+         what was accepted stands, go on with --resume, or beside the other with --replica",
+        sink.name(),
+        args.replica
+    ))
+}

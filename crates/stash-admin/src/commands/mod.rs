@@ -1,0 +1,13 @@
+//! The verbs, one file each. A verb opens the stash, makes its library calls, and prints what they gave.
+
+pub mod cat;
+pub mod chain;
+pub mod consumers;
+pub mod drop;
+pub mod explain;
+pub mod history;
+pub mod load;
+pub mod parts;
+pub mod read;
+pub mod sinks;
+pub mod verify;

@@ -1,0 +1,134 @@
+//! How an error is said: once, its causes below it; for machines as one JSON object.
+
+use std::{io, process::ExitCode};
+
+use clap::error::ErrorKind as UsageKind;
+use serde_json::json;
+use stash::ErrorKind;
+
+use crate::{formats, interrupt};
+
+/// A wrong command line, as clap and shells have it.
+const USAGE_CODE: u8 = 2;
+
+/// What this program itself refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct Refusal {
+    /// What, and what to do.
+    what: String,
+    kind: &'static str,
+}
+
+impl Refusal {
+    /// The command line does not say enough.
+    pub fn usage(what: impl Into<String>) -> Refusal {
+        Refusal { what: what.into(), kind: "usage" }
+    }
+
+    /// The call does not fit what is there.
+    pub fn fix_call(what: impl Into<String>) -> Refusal {
+        Refusal { what: what.into(), kind: "fix_call" }
+    }
+
+    /// A fault of this program.
+    pub fn report(what: impl Into<String>) -> Refusal {
+        Refusal { what: what.into(), kind: "report" }
+    }
+
+    /// What was asked for is not there.
+    pub fn absent(what: impl Into<String>) -> Refusal {
+        Refusal { what: what.into(), kind: "absent" }
+    }
+}
+
+/// The command was interrupted and ended cleanly.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted{}", .0.as_ref().map(|what| format!(": {what}")).unwrap_or_default())]
+pub struct Interrupted(pub Option<String>);
+
+/// The error's kind in one word: what to do about it.
+fn kind_of(error: &anyhow::Error) -> &'static str {
+    for cause in error.chain() {
+        if let Some(refusal) = cause.downcast_ref::<Refusal>() {
+            return refusal.kind;
+        }
+        if let Some(error) = cause.downcast_ref::<stash::Error>() {
+            return match error.kind() {
+                ErrorKind::Retry => "retry",
+                ErrorKind::Reopen => "reopen",
+                ErrorKind::FixCall => "fix_call",
+                ErrorKind::Absent => "absent",
+                ErrorKind::Repair => "repair",
+                _ => "report",
+            };
+        }
+        if cause.is::<formats::InputError>()
+            || cause.is::<formats::SpecError>()
+            || cause.is::<formats::OutOfOrder>()
+        {
+            return "input";
+        }
+        if cause.is::<Interrupted>() {
+            return "interrupted";
+        }
+        if cause.is::<io::Error>() {
+            return "output";
+        }
+    }
+    "report"
+}
+
+/// Whether the reader of our output went away.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// The message and its causes; a cause that the message above it quotes is left out.
+fn lines(error: &anyhow::Error) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if !lines.iter().any(|line| line.contains(&text)) {
+            lines.push(text);
+        }
+    }
+    lines
+}
+
+/// Says what went wrong and gives the exit code.
+pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
+    if is_broken_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    let (kind, lines) = (kind_of(error), lines(error));
+    let (message, causes) = lines.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+    if json {
+        eprintln!("{}", json!({ "error": message, "kind": kind, "causes": causes }));
+    } else {
+        eprintln!("error: {message}");
+        causes.iter().for_each(|cause| eprintln!("  because: {cause}"));
+    }
+    match kind {
+        "usage" => ExitCode::from(USAGE_CODE),
+        "interrupted" => ExitCode::from(interrupt::EXIT_CODE),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// Says what is wrong with the command line, or prints the help that was asked for.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    let asked_for = matches!(error.kind(), UsageKind::DisplayHelp | UsageKind::DisplayVersion);
+    let json = std::env::args_os().any(|arg| arg == "--json");
+    if json && !asked_for {
+        let text = error.render().to_string();
+        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        eprintln!("{}", json!({ "error": message, "kind": "usage", "causes": [] }));
+    } else {
+        // Nobody is left to be told when this fails.
+        drop(error.print());
+    }
+    if asked_for { ExitCode::SUCCESS } else { ExitCode::from(USAGE_CODE) }
+}

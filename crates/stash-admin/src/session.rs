@@ -1,0 +1,40 @@
+//! An open stash for the length of one command.
+
+use stash::{OpenOptions, Sink, SinkName, Stash};
+
+use crate::failure::Refusal;
+
+/// Whether a command may create the stash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It is created.
+    Create,
+    /// That is an error.
+    Refuse,
+}
+
+/// Opens the stash at `url`, runs `work` on it and closes it, whatever became of the work.
+pub async fn with_stash<T>(
+    url: &Option<String>,
+    missing: Missing,
+    work: impl AsyncFnOnce(&Stash) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let url = url.as_ref().ok_or_else(|| {
+        Refusal::usage("no stash is named: set STASH_URL or pass --stash, such as --stash file:///tmp/stash")
+    })?;
+    let stash = OpenOptions::new(url).create(missing == Missing::Create).open().await?;
+    let done = work(&stash).await;
+    let closed = stash.close().await;
+    let done = done?;
+    closed?;
+    Ok(done)
+}
+
+/// Opens the stash only to look, at one sink.
+pub async fn with_sink<T>(
+    url: &Option<String>,
+    name: &SinkName,
+    work: impl AsyncFnOnce(&Sink) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    with_stash(url, Missing::Refuse, async |stash| work(&stash.sink(name.as_str()).await?).await).await
+}
