@@ -1,7 +1,180 @@
-//! `stash-admin demo`: a changefeed, replicas that cut it at bounds of their own, and an oracle.
-#![allow(dead_code, unused_imports, reason = "the demo verb, which uses all of it, is written on top")]
+//! `stash-admin demo`: two replicas, one chain, a consumer, deaths on the way, and an oracle at the end.
+//!
+//! The command starts itself as two replica processes and a consumer process ([`stage`] directs them), gathers
+//! what the consumer is handed ([`delivered`]), computes the same from the feed alone ([`tally`]), and
+//! compares. A mismatch, or a blob that is left in the store, is exit code 1 and says what it is.
 
+mod consumer;
+mod delivered;
+mod events;
 pub mod feed;
 pub mod input;
+mod replica;
+mod screen;
+mod spec;
+mod stage;
+mod summary;
 pub mod tally;
 pub mod tpch;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Instant,
+};
+
+use anyhow::{Context, bail};
+use stash::{Frontier, SinkSpec, Stash};
+
+use self::{
+    feed::Feed,
+    spec::FeedSpec,
+    stage::{Cast, Stage},
+    summary::Summary,
+    tally::Tally,
+};
+use crate::formats::Format;
+
+/// What to show.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DemoArgs {
+    /// TPC-H scale factor: 0.01 takes seconds, 1 several minutes.
+    #[arg(long, default_value_t = 0.2, value_name = "FACTOR", conflicts_with = "input")]
+    scale: f64,
+    /// What the changes after the snapshot are drawn from.
+    #[arg(long, default_value_t = 1, conflicts_with = "input")]
+    seed: u64,
+    /// Times after the snapshot.
+    #[arg(long, default_value_t = 200, conflicts_with = "input")]
+    ticks: u64,
+    /// Workers of each replica.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    workers: u32,
+    /// Memory for batches in each process, in MiB.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(16..))]
+    memory_mib: u64,
+    /// Runs the same on your own change file, sorted or not.
+    #[arg(long, value_name = "FILE", requires = "time_column")]
+    input: Option<PathBuf>,
+    /// The input's format; told from its extension if absent.
+    #[arg(long, requires = "input", value_name = "csv|ndjson|parquet")]
+    format: Option<Format>,
+    /// The input's column of times.
+    #[arg(long, requires = "input", value_name = "COLUMN")]
+    time_column: Option<String>,
+    /// The input's column of diffs; all is +1 without one.
+    #[arg(long, requires = "input", value_name = "COLUMN")]
+    diff_column: Option<String>,
+    /// The input's columns (`name:type[?],…`); inferred if absent.
+    #[arg(long, requires = "input", value_name = "SCHEMA")]
+    schema: Option<String>,
+    /// Keeps the stash, to look into it afterwards. Only with a folder made for the demo.
+    #[arg(long)]
+    keep: bool,
+    /// Runs as a replica of a demo.
+    #[arg(long, hide = true, value_name = "SPEC")]
+    replica_process: Option<String>,
+    /// Runs as the consumer of a demo.
+    #[arg(long, hide = true, value_name = "SPEC")]
+    consumer_process: Option<String>,
+}
+
+impl DemoArgs {
+    fn feed(&self) -> anyhow::Result<FeedSpec> {
+        let Some(input) = &self.input else {
+            return Ok(FeedSpec::Tpch { scale: self.scale, seed: self.seed, ticks: self.ticks });
+        };
+        let Some(format) = self.format.or_else(|| Format::of_path(input)) else {
+            bail!("{}: cannot tell its format from its name: pass --format", input.display());
+        };
+        Ok(FeedSpec::File {
+            path: std::path::absolute(input)?,
+            format: format.to_string(),
+            time_column: self.time_column.clone().unwrap_or_default(),
+            diff_column: self.diff_column.clone(),
+            schema: self.schema.clone(),
+        })
+    }
+}
+
+/// Runs the demo, or one of its processes. `stash` is the folder to use; one of its own if absent.
+pub async fn run(args: DemoArgs, stash: Option<String>, json: bool) -> anyhow::Result<ExitCode> {
+    if let Some(spec) = &args.replica_process {
+        replica::run(spec::parse(spec)?).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(spec) = &args.consumer_process {
+        consumer::run(spec::parse(spec)?).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let feed_spec = args.feed()?;
+    let feed: Arc<dyn Feed> = Arc::from(feed_spec.open()?);
+    let (url, folder) = match stash {
+        Some(url) => (url, None),
+        None => {
+            let folder =
+                tempfile::Builder::new().prefix("stash-demo-").tempdir().context("a folder for the demo")?;
+            (url_of(folder.path())?, Some(folder))
+        }
+    };
+    let outcome = perform(&args, &feed_spec, feed, &url, json).await;
+    if let Some(folder) = folder
+        && (args.keep || !matches!(outcome, Ok(ref summary) if summary.is_good()))
+    {
+        let kept = folder.keep();
+        eprintln!("the stash was kept: --stash {}", url_of(&kept)?);
+    }
+    let summary = outcome?;
+    summary.print(json)?;
+    Ok(if summary.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn url_of(folder: &Path) -> anyhow::Result<String> {
+    let folder = std::fs::canonicalize(folder)?;
+    let text = folder.to_str().with_context(|| format!("{} is no UTF-8", folder.display()))?;
+    Ok(format!("file://{text}"))
+}
+
+async fn perform(
+    args: &DemoArgs,
+    feed_spec: &FeedSpec,
+    feed: Arc<dyn Feed>,
+    url: &str,
+    json: bool,
+) -> anyhow::Result<Summary> {
+    let begun = Instant::now();
+    let stash = Stash::open(url).await?;
+    declare(&stash, feed.as_ref()).await?;
+    let cast = Cast {
+        url: url.to_owned(),
+        feed: feed_spec.clone(),
+        workers: args.workers,
+        memory_bytes: args.memory_mib << 20,
+    };
+    // The oracle sees the feed alone, never the stash.
+    let oracle = tokio::task::spawn_blocking({
+        let feed = Arc::clone(&feed);
+        move || Tally::of_feed(feed.as_ref())
+    });
+    let played = Stage::open(feed.as_ref(), cast, json)?.play().await?;
+    let expected = oracle.await.context("the oracle's task")??;
+    let summary = Summary::of(&stash, feed.as_ref(), expected, played, begun.elapsed()).await?;
+    stash.close().await?;
+    Ok(summary)
+}
+
+async fn declare(stash: &Stash, feed: &dyn Feed) -> anyhow::Result<()> {
+    for table in feed.tables() {
+        let spec = SinkSpec::new(&table.name, table.schema.as_ref().clone())?.as_of(feed.as_of()).sealing();
+        let sink = stash.declare_sink(spec).await?;
+        if sink.upper().await? != Frontier::at(feed.as_of()) {
+            bail!(
+                "sink {} of {} holds a chain already: give the demo a fresh folder, or drop the sink",
+                table.name,
+                stash.url()
+            );
+        }
+    }
+    Ok(())
+}
