@@ -20,10 +20,11 @@ use stash_types::{
 use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::{
-    BatchConfig, BatchError, Budget, Drained, OwnedParts, SharedBatches,
+    BatchConfig, BatchError, Budget, Drained, OwnedParts, SharedBatches, Traffic,
     deleter::Deleter,
     ledger::Ledger,
     share::{ShareBuilder, ShareSpec},
+    spill::HELD_FACTOR,
     upload,
 };
 
@@ -208,6 +209,8 @@ pub struct IncarnationWriter {
     spec: IncarnationSpec,
     next_n: AtomicU64,
     next_run: AtomicU32,
+    encoded: AtomicU64,
+    unencoded: AtomicU64,
 }
 
 impl IncarnationWriter {
@@ -227,6 +230,8 @@ impl IncarnationWriter {
             spec,
             next_n: AtomicU64::new(0),
             next_run: AtomicU32::new(0),
+            encoded: AtomicU64::new(0),
+            unencoded: AtomicU64::new(0),
         }))
     }
 
@@ -270,6 +275,18 @@ impl IncarnationWriter {
         self.process.slots().abandon(self.spec.incarnation);
     }
 
+    /// Bytes in memory at which an open batch is written while it grows: what becomes one full part, judged by
+    /// the parts that were written so far, and little enough that one run fills while another is written.
+    pub(crate) fn flush_bytes(&self) -> u64 {
+        let config = self.process.config();
+        let (encoded, unencoded) =
+            (self.encoded.load(Ordering::Relaxed).max(1), self.unencoded.load(Ordering::Relaxed));
+        let full = u128::from(config.part_bytes) * u128::from(unencoded) / u128::from(encoded) * 15 / 16;
+        let full = u64::try_from(full).unwrap_or(u64::MAX);
+        let affordable = self.process.budget().largest(Traffic::Write) / HELD_FACTOR / 2;
+        full.max(config.part_bytes).min(affordable)
+    }
+
     pub(crate) fn next_run(&self) -> u32 {
         self.next_run.fetch_add(1, Ordering::Relaxed)
     }
@@ -293,6 +310,8 @@ impl IncarnationWriter {
         let key = name.under(self.spec.shard);
         let attempts = shared.config.attempts_max;
         upload::put_part(&shared.store, &shared.ledger, self.spec.sink, key, part, attempts).await?;
+        self.encoded.fetch_add(part.len, Ordering::Relaxed);
+        self.unencoded.fetch_add(part.facts.uncompressed_bytes, Ordering::Relaxed);
         shared.puts.fetch_add(1, Ordering::Relaxed);
         shared.put_bytes.fetch_add(part.len, Ordering::Relaxed);
         Ok(self.owned(description, vec![descriptor]))

@@ -231,7 +231,7 @@ impl Place {
         let span = layout.row_groups().get(index).ok_or(BatchError::Ended { what: "a row group's span" })?;
         let bytes = self.fetch(part, span.range.clone()).await?;
         let (layout, piece) = (Arc::clone(layout), self.piece);
-        let uncompressed = u64::try_from(span.uncompressed_bytes).unwrap_or(u64::MAX);
+        let uncompressed = span.uncompressed_bytes;
         compute(uncompressed, move || layout.decode_row_group(index, bytes, piece.lower(), piece.upper()))
             .await?
             .map_err(|error| bad(part.key, error))

@@ -138,7 +138,7 @@ impl ShareBuilder {
         if level.unsorted >= config.chunk_bytes {
             self.sort_chunk().await?;
         }
-        if level.held >= config.part_bytes {
+        if level.held >= self.writer.flush_bytes() {
             self.slot.flush().await?;
         }
         Ok(())

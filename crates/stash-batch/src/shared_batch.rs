@@ -166,8 +166,7 @@ impl SharedBatch {
     }
 
     fn held_bytes(&self) -> u64 {
-        let held = self.state().holdings.values().map(Held::bytes).sum();
-        held
+        self.state().holdings.values().map(Held::bytes).sum()
     }
 
     fn failure(&self, what: &str) -> BatchError {

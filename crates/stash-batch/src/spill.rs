@@ -158,7 +158,7 @@ impl RunEncoder {
         }
         let open = match self.open.take() {
             Some(open) => self.open.insert(open),
-            None => self.open.insert(PartEncoder::new(&self.schema, self.meta, self.options.clone())?),
+            None => self.open.insert(PartEncoder::new(&self.schema, self.meta, self.options)?),
         };
         open.write(sorted)?;
         let full = u64::try_from(open.encoded_bytes()).unwrap_or(u64::MAX) >= self.part_bytes;
@@ -177,6 +177,7 @@ pub(crate) fn encode_options(config: &BatchConfig) -> EncodeOptions {
     EncodeOptions {
         row_group_bytes_max: usize::try_from(config.row_group_bytes_max).unwrap_or(usize::MAX),
         row_group_rows_max: config.row_group_rows_max,
+        row_bytes_max: usize::try_from(config.memory_bytes / 4).unwrap_or(usize::MAX),
         ..EncodeOptions::default()
     }
 }

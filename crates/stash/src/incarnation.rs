@@ -82,7 +82,7 @@ fn some_workers(workers: u32) -> Result<NonZeroU32> {
 #[derive(Debug)]
 pub enum Opened {
     /// Render the dataflow and write.
-    Render(Incarnation),
+    Render(Box<Incarnation>),
     /// The chain is complete: there is nothing to write.
     Complete,
     /// The dataflow is in error for good, until the sink is dropped.
@@ -93,7 +93,7 @@ impl Opened {
     /// The incarnation to render; an error when there is nothing to write.
     pub fn render(self) -> Result<Incarnation> {
         match self {
-            Opened::Render(incarnation) => Ok(incarnation),
+            Opened::Render(incarnation) => Ok(*incarnation),
             Opened::Complete => Err(Error::InvalidUsage {
                 what: "the chain is complete, there is nothing to write: match on Opened".to_owned(),
             }),
@@ -135,7 +135,8 @@ impl Sink {
                     self.sweep().await?;
                     self.stash().process().wake_deleter();
                 }
-                return Incarnation::start(self, launch, opened.incarnation, head.upper).map(Opened::Render);
+                return Incarnation::start(self, launch, opened.incarnation, head.upper)
+                    .map(|incarnation| Opened::Render(Box::new(incarnation)));
             }
         }
         Err(Error::InvalidUsage {

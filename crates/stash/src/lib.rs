@@ -82,6 +82,7 @@ mod tests {
     fn is_send<T: Send>(_: T) {}
 
     #[expect(dead_code, reason = "only has to compile: engines await these from tasks of their own")]
+    #[expect(clippy::too_many_arguments, reason = "one of each handle")]
     fn every_future_can_be_sent_between_threads(
         stash: &'static Stash,
         sink: &'static Sink,

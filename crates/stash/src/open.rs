@@ -33,9 +33,11 @@ pub struct OpenOptions {
     wrap: Option<WrapStore>,
 }
 
+type Wrap = dyn Fn(Arc<dyn BlobStore>) -> Arc<dyn BlobStore> + Send + Sync;
+
 /// Puts a decorator round a store.
 #[derive(Clone)]
-struct WrapStore(Arc<dyn Fn(Arc<dyn BlobStore>) -> Arc<dyn BlobStore> + Send + Sync>);
+struct WrapStore(Arc<Wrap>);
 
 impl fmt::Debug for WrapStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -51,7 +51,6 @@ const OWNED: [(&str, &str); 4] = [
 /// Who else may name an owned library, and why.
 const OWNED_TOO: [(&str, &str, &str); 2] = [
     ("parquet", "stash-admin", "reads and writes the user's own Parquet files"),
-    ("parquet", "stash-batch", "in its manifest only: nothing there uses it, so it may go"),
 ];
 
 /// Crates that neither wait nor do I/O.

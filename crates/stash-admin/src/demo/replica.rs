@@ -90,7 +90,7 @@ impl Table {
         for _ in 0..REOPENS_MAX {
             let launch = Launch::single(&self.spec.replica, self.spec.workers)?;
             let incarnation = match self.sink.open_incarnation(launch).await? {
-                Opened::Render(incarnation) => incarnation,
+                Opened::Render(incarnation) => *incarnation,
                 Opened::Complete => return Ok(()),
                 Opened::Poisoned(error) => anyhow::bail!("poisoned at {}: {}", error.at, error.message),
             };

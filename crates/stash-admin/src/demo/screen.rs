@@ -1,6 +1,6 @@
 //! What a person sees while the demo runs: three bars on a terminal, and a line for everything that happens.
 
-use std::{io::IsTerminal, time::Duration};
+use std::{collections::BTreeMap, io::IsTerminal, time::Duration};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -13,6 +13,17 @@ pub struct Screen {
     bars: Vec<(&'static str, ProgressBar)>,
     quiet: bool,
     color: bool,
+    covered: BTreeMap<(&'static str, usize), Covered>,
+}
+
+/// Batches in a row that were covered already: one line for all of them.
+#[derive(Clone, Copy, Debug)]
+struct Covered {
+    lower: u64,
+    upper: u64,
+    batches: u64,
+    updates: u64,
+    parts: usize,
 }
 
 impl Screen {
@@ -30,7 +41,8 @@ impl Screen {
             bar.enable_steady_tick(Duration::from_millis(200));
             (name, bar)
         });
-        Screen { tables, all, bars: bars.into(), quiet, color: std::io::stdout().is_terminal() }
+        let color = std::io::stdout().is_terminal();
+        Screen { tables, all, bars: bars.into(), quiet, color, covered: BTreeMap::new() }
     }
 
     fn table(&self, table: usize) -> &str {
@@ -86,26 +98,66 @@ impl Screen {
     }
 
     /// An offer has its outcome.
-    pub fn resolved(&self, who: &str, event: &ReplicaEvent) {
+    pub fn resolved(&mut self, who: &'static str, event: &ReplicaEvent) {
         let ReplicaEvent::Resolved { table, lower, upper, outcome, from, updates, parts, inline, .. } = event
         else {
             return;
         };
-        let upper = if *upper == u64::MAX { "end".to_owned() } else { upper.to_string() };
-        let how = match (parts, inline) {
-            (0, 0) => "empty".to_owned(),
-            (0, _) => "inline".to_owned(),
-            (1, 0) => "1 part".to_owned(),
-            (parts, 0) => format!("{parts} parts"),
-            (parts, _) => format!("{parts} parts + inline"),
+        if outcome == "dropped" {
+            let covered = self.covered.entry((who, *table)).or_insert(Covered {
+                lower: *lower,
+                upper: *upper,
+                batches: 0,
+                updates: 0,
+                parts: 0,
+            });
+            covered.upper = *upper;
+            covered.batches += 1;
+            covered.updates += updates;
+            covered.parts += parts;
+            return;
+        }
+        self.tell_covered(who, *table);
+        let outcome = match from {
+            Some(from) => format!("trimmed: accepted from {from} on"),
+            None => outcome.clone(),
         };
-        let (outcome, color) = match (outcome.as_str(), from) {
-            ("trimmed", Some(from)) => (format!("trimmed: accepted from {from} on"), "32"),
-            ("dropped", _) => ("dropped: covered already".to_owned(), "90"),
-            (other, _) => (other.to_owned(), "32"),
+        let how = how(*parts, *inline);
+        self.batch(who, "32", *table, (*lower, *upper), *updates, &how, &outcome);
+    }
+
+    /// Tells of the batches in a row that were covered already.
+    fn tell_covered(&mut self, who: &'static str, table: usize) {
+        let Some(covered) = self.covered.remove(&(who, table)) else { return };
+        let outcome = match covered.batches {
+            1 => "dropped: covered already".to_owned(),
+            batches => format!("dropped: {batches} batches, covered already"),
         };
-        let table = self.table(*table);
-        let times = format!("[{lower}, {upper})");
+        let (times, updates) = ((covered.lower, covered.upper), covered.updates);
+        self.batch(
+            who,
+            "90",
+            table,
+            times,
+            updates,
+            &how(covered.parts, usize::from(updates > 0 && covered.parts == 0)),
+            &outcome,
+        );
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the columns of one line")]
+    fn batch(
+        &self,
+        who: &str,
+        color: &str,
+        table: usize,
+        (lower, upper): (u64, u64),
+        updates: u64,
+        how: &str,
+        outcome: &str,
+    ) {
+        let upper = if upper == u64::MAX { "end".to_owned() } else { upper.to_string() };
+        let (table, times) = (self.table(table), format!("[{lower}, {upper})"));
         self.say(who, color, &format!("{table:<10} {times:<12} {updates:>9} updates  {how:<17} {outcome}"));
     }
 
@@ -134,7 +186,10 @@ impl Screen {
     }
 
     /// Someone is through.
-    pub fn done(&self, who: &str) {
+    pub fn done(&mut self, who: &'static str) {
+        for table in 0..self.tables.len() {
+            self.tell_covered(who, table);
+        }
         if let Some(bar) = self.bar(who) {
             bar.finish_with_message("done");
         }
@@ -143,5 +198,15 @@ impl Screen {
     /// Takes the bars off.
     pub fn finish(&self) {
         let _ = self.all.clear();
+    }
+}
+
+fn how(parts: usize, inline: usize) -> String {
+    match (parts, inline) {
+        (0, 0) => "empty".to_owned(),
+        (0, _) => "inline".to_owned(),
+        (1, 0) => "1 part".to_owned(),
+        (parts, 0) => format!("{parts} parts"),
+        (parts, _) => format!("{parts} parts + inline"),
     }
 }

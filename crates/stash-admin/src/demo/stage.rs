@@ -361,7 +361,8 @@ impl Stage {
 
     /// Kills the consumer in the middle of a batch. What it still says is not heard.
     async fn kill_consumer(&mut self, table: usize) -> anyhow::Result<()> {
-        let Some((mut child, _)) = self.consumer.take() else { return Ok(()) };
+        // Its standard input stays open until it is dead: it is not to learn of this and end by itself.
+        let Some((mut child, _stdin)) = self.consumer.take() else { return Ok(()) };
         let peak_rss = peak_rss(child.id());
         child.kill().await?;
         self.consumer_killed = true;

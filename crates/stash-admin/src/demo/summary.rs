@@ -79,6 +79,8 @@ pub struct Summary {
     parts_per_description: BTreeMap<usize, u64>,
     processes: Vec<Peak>,
     times_compared: usize,
+    updates_in_the_feed: u64,
+    live_rows: BTreeMap<String, i128>,
     mismatches: Vec<String>,
     violations: Vec<String>,
     blobs_left: Vec<String>,
@@ -123,6 +125,13 @@ impl Summary {
             parts_per_description: outcomes.by_parts,
             processes: peaks,
             times_compared: expected.times().len(),
+            updates_in_the_feed: expected.update_count(),
+            live_rows: feed
+                .tables()
+                .into_iter()
+                .enumerate()
+                .map(|(table, named)| (named.name, delivered.tally().content_at(table, feed.end()).rows))
+                .collect(),
             mismatches: mismatches.iter().map(ToString::to_string).collect(),
             violations,
             blobs_left: left(stash).await?,
@@ -144,7 +153,17 @@ impl Summary {
         println!();
         let line = |name: &str, value: String| println!("{name:>24}: {value}");
         line("took", format!("{:.1} s", self.seconds));
-        line("delivered", format!("{} updates, {}", self.updates_delivered, mib(self.bytes_delivered)));
+        line(
+            "delivered",
+            format!(
+                "{} updates, {}, consolidated from {} in the feed",
+                self.updates_delivered,
+                mib(self.bytes_delivered),
+                self.updates_in_the_feed
+            ),
+        );
+        let rows = self.live_rows.iter().map(|(table, rows)| format!("{rows} in {table}"));
+        line("rows at the end", rows.collect::<Vec<_>>().join(", "));
         line(
             "batches delivered",
             format!("{}, {} of them handed over twice", self.batches_delivered, self.batches_repeated),

@@ -26,7 +26,7 @@ use arrow::{
     util::display::{ArrayFormatter, FormatOptions},
 };
 
-pub use self::compare::{Example, Mismatch, What, compare};
+pub use self::compare::compare;
 use super::feed::{self, Feed, Table};
 
 /// How many consolidated updates a tally keeps row by row unless told otherwise; about 300 bytes each for lines.

@@ -179,11 +179,6 @@ impl TpchFeed {
         })
     }
 
-    /// What it is made of.
-    pub fn spec(&self) -> &TpchSpec {
-        &self.spec
-    }
-
     /// The generator's part number, with as many parts as base orders, and the key of `order`.
     fn identity(&self, order: Order) -> (i32, i64) {
         let (ordinal, key) = match order {
