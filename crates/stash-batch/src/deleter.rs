@@ -1,16 +1,24 @@
 //! The deleter: what was given up is queued in the catalog first, then deleted from the store, then
 //! forgotten. The queue is durable, so a crash anywhere resumes (cases 12, 13).
+//!
+//! SUBTLE: a part that was given up is queued only once no row can come to reference it: its incarnation is
+//! closed, or its description resolved. Before that a copy of its descriptor may still be on its way (a frame
+//! that was sent twice, or sent and then given up), and a batch that is accepted with it would reference what the
+//! deleter has forgotten long since (I15). What has to wait stays in the ledger.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use stash_blob::BlobStore;
-use stash_catalog::{Catalog, DeletionReason};
-use stash_types::{BlobKey, PartKey};
+use stash_catalog::{Catalog, DeletionReason, IncarnationState, KeyState};
+use stash_chain::{KeyFacts, Verdict, judge};
+use stash_types::{BlobKey, PartKey, SinkId};
 
 use crate::{BatchError, ledger::Ledger};
 
 /// Keys a request takes at most: what the common stores allow in one bulk delete.
 const KEYS_A_REQUEST: u32 = 1000;
+/// Keys that the catalog is asked about at once.
+const KEYS_A_QUESTION: usize = 1000;
 
 /// What a pass of the deleter did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,8 +78,40 @@ impl Deleter {
 
     async fn queue_given_up(&self) -> Result<(), BatchError> {
         for (sink, keys) in self.ledger.given_up() {
-            self.catalog.enqueue(sink, &keys, DeletionReason::Surrendered).await?;
-            self.ledger.settle(&keys);
+            for keys in keys.chunks(KEYS_A_QUESTION) {
+                self.queue_proven(sink, keys).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues those of the keys that are garbage for good; of the others, only what may still be offered stays in
+    /// the ledger.
+    async fn queue_proven(&self, sink: SinkId, keys: &[PartKey]) -> Result<(), BatchError> {
+        let (mut garbage, mut settled) = (Vec::new(), Vec::new());
+        for state in self.catalog.key_states(sink, keys).await? {
+            match judge(facts(&state)) {
+                Verdict::BeingWritten => continue,
+                Verdict::Garbage(_) => garbage.push(state.key),
+                Verdict::Referenced | Verdict::Queued | Verdict::Foreign => {}
+            }
+            settled.push(state.key);
+        }
+        if !garbage.is_empty() {
+            self.catalog.enqueue(sink, &garbage, DeletionReason::Surrendered).await?;
+        }
+        self.ledger.settle(&settled);
+        Ok(())
+    }
+
+    /// Closes the incarnations that could still offer what was given up, so that it can be deleted now.
+    pub(crate) async fn close_incarnations(&self, reason: &str) -> Result<(), BatchError> {
+        self.queue_given_up().await?;
+        for (sink, keys) in self.ledger.given_up() {
+            let incarnations: BTreeSet<_> = keys.iter().map(|key| key.name.incarnation).collect();
+            for incarnation in incarnations {
+                self.catalog.close_incarnation(sink, incarnation, reason).await?;
+            }
         }
         Ok(())
     }
@@ -85,5 +125,15 @@ impl Deleter {
             // The timer only bounds how long a failed delete waits; nothing is decided by it.
             let _ = tokio::time::timeout(Duration::from_secs(1), self.ledger.wait()).await;
         }
+    }
+}
+
+fn facts(state: &KeyState) -> KeyFacts {
+    let incarnation = state.incarnation.as_ref();
+    KeyFacts {
+        description: state.key.name.description,
+        incarnation: incarnation.map(|(state, resolved)| (*state == IncarnationState::Open, *resolved)),
+        referenced: state.referenced_by.is_some(),
+        queued: state.queued.is_some(),
     }
 }

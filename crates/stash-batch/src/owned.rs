@@ -10,7 +10,8 @@ use crate::ledger::Ledger;
 /// Parts in the store that belong to whoever holds this.
 ///
 /// - Every part is in this process's ledger while the handle lives.
-/// - Dropping it gives the parts up: the deleter queues and deletes them. [`OwnedParts::discard`] says so.
+/// - Dropping it gives the parts up: the deleter deletes them as soon as no row can come to reference them.
+///   [`OwnedParts::discard`] says so.
 #[must_use = "dropping owned parts deletes their blobs; forward, disarm or discard them"]
 #[derive(Debug)]
 pub struct OwnedParts {

@@ -136,10 +136,12 @@ impl Process {
         self.shared.deleter.drain().await
     }
 
-    /// Gives up everything this process still owns and deletes what no row references.
+    /// Gives up everything this process still owns and deletes what no row references. Incarnations that could
+    /// still offer some of it are closed first: their batches would lack it.
     pub async fn close(&self) -> Result<Drained, BatchError> {
         self.shared.slots.abandon_all();
         self.shared.ledger.surrender_all();
+        self.shared.deleter.close_incarnations("a process closed with shares that were not offered").await?;
         self.drain().await
     }
 
