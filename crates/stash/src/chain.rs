@@ -12,8 +12,8 @@ use stash_catalog::{
     NewBatch, OutcomeKind, PartRow, Resolution, View,
 };
 use stash_chain::{
-    Batch, ChainRules, Decision, Ended, Head, Minter, Offer, Outcome, Remedy, Rendering, ShareMerge, Status,
-    Take, decide, keeps,
+    Batch, ChainError, ChainRules, Decision, Ended, Head, Minter, Offer, Outcome, Rendering, ShareMerge,
+    Status, Take, decide, keeps,
 };
 pub use stash_chain::{Mint, Minted};
 use stash_types::{
@@ -21,7 +21,7 @@ use stash_types::{
     ShareMessage,
 };
 
-use crate::{Error, Result, Sink};
+use crate::{Error, ErrorKind, Result, Sink};
 
 /// Lost races and unknown outcomes in a row before an offer gives up; each lost race is another's progress.
 const ATTEMPTS_MAX: u32 = 10_000;
@@ -57,8 +57,10 @@ pub struct Chain {
     incarnation: IncarnationId,
     rules: ChainRules,
     minter: Minter,
-    merge: ShareMerge<OwnedParts>,
-    queue: VecDeque<Batch<OwnedParts>>,
+    /// `None` once everything was given up.
+    merge: Option<ShareMerge<OwnedParts>>,
+    /// What waits for its outcome, the next one first; it stays until it has one.
+    queue: VecDeque<Offered>,
     upper: Frontier,
     writer: Arc<IncarnationWriter>,
 }
@@ -116,7 +118,7 @@ impl Chain {
             incarnation: row.id,
             rules,
             minter: Minter::new(rules, row.as_of, in_flight_max),
-            merge: ShareMerge::new(sink.id(), row.id, row.as_of, workers),
+            merge: Some(ShareMerge::new(sink.id(), row.id, row.as_of, workers)),
             queue: VecDeque::new(),
             upper: floor,
             writer,
@@ -138,7 +140,9 @@ impl Chain {
     pub fn mint(&mut self, frontier: Frontier) -> Result<Mint> {
         let minted = self.minter.mint(frontier, self.upper).map_err(self.sink.chain_error())?;
         if let Mint::Minted(minted) = minted {
-            self.merge.open(minted).map_err(self.sink.chain_error())?;
+            let description = minted.description;
+            let merge = self.merge.as_mut().ok_or(ChainError::MergeEnded { description });
+            merge.and_then(|merge| merge.open(minted)).map_err(self.sink.chain_error())?;
         }
         Ok(minted)
     }
@@ -165,18 +169,23 @@ impl Chain {
 
     /// Takes a worker's share; batches that became complete wait for [`Chain::offer`].
     pub async fn merge(&mut self, share: ShareMessage<OwnedParts>) -> Result<()> {
-        let reported = match self.merge.report(share) {
+        let Some(merge) = &mut self.merge else {
+            let source = ChainError::MergeEnded { description: share.description };
+            // Who reports to a chain that gave up gives up the share.
+            drop(share);
+            return Err(Error::Chain { sink: self.sink.id(), source });
+        };
+        let reported = match merge.report(share) {
             Ok(reported) => reported,
             Err(refused) => {
-                // SUBTLE: a duplicate names parts its first copy owns. The ledger enters a key once, and the
-                // catalog never queues what a row references, so giving these up cannot delete live data; but
-                // the batch they belong to may be unable to link them. That is for the sender to avoid.
+                // SUBTLE: a duplicate names parts its first copy owns. To give these up deletes nothing while the
+                // description is unresolved, and afterwards only what no row references.
                 drop(refused.payload);
                 return Err(Error::Chain { sink: self.sink.id(), source: *refused.error });
             }
         };
         reported.returned.into_iter().for_each(OwnedParts::discard);
-        self.queue.extend(reported.batches);
+        self.queue.extend(reported.batches.into_iter().map(Offered::new));
         match reported.ended {
             None => Ok(()),
             Some(Ended::Dropped) => {
@@ -193,36 +202,49 @@ impl Chain {
 
     /// Closes the incarnation and gives up all that was collected.
     async fn give_up(&mut self, reason: &str) -> Result<()> {
-        self.writer.abandon();
-        self.queue.drain(..).flat_map(|batch| batch.stashed).for_each(OwnedParts::discard);
+        self.let_go();
         self.sink.stash().catalog().close_incarnation(self.sink.id(), self.incarnation, reason).await?;
         self.sink.stash().process().wake_deleter();
         Ok(())
     }
 
-    /// Offers the next complete batch; `None` when none is waiting.
+    /// Gives up all that was collected; nothing is taken any more.
+    fn let_go(&mut self) {
+        self.writer.abandon();
+        self.merge.take().map_or_else(Vec::new, ShareMerge::close).into_iter().for_each(OwnedParts::discard);
+        self.queue.clear();
+    }
+
+    /// Offers the next complete batch; `None` when none is waiting. A call that was cancelled, or failed with
+    /// [`ErrorKind::Retry`], is made again for the same batch by the next one.
     pub async fn offer(&mut self) -> Result<Option<Resolved>> {
-        let Some(batch) = self.queue.pop_front() else { return Ok(None) };
-        let description = batch.description;
-        match self.resolve(batch).await {
+        let Some(offered) = self.queue.front() else { return Ok(None) };
+        let description = offered.description;
+        // SUBTLE: the batch stays in its place until its outcome is known. Taken out first, it would be lost with a
+        // cancelled call, and the next one would leave a gap. If a commit landed unseen, its outcome is recorded.
+        match self.resolve(offered).await {
             Ok(resolved) => {
+                if let Some(offered) = self.queue.pop_front() {
+                    offered.settle();
+                }
+                self.sink.stash().process().wake_deleter();
                 self.upper = self.upper.max(resolved.upper);
                 self.minter.resolved(description).map_err(self.sink.chain_error())?;
                 Ok(Some(resolved))
             }
             Err(error) => {
-                if let Error::Chain { source, .. } = &error
-                    && source.remedy() == Remedy::Reopen
-                {
-                    self.give_up(&error.to_string()).await?;
+                match error.kind() {
+                    ErrorKind::Retry => {}
+                    ErrorKind::Reopen => self.give_up(&error.to_string()).await?,
+                    ErrorKind::Absent => self.let_go(),
+                    _ => drop(self.queue.pop_front()),
                 }
                 Err(error)
             }
         }
     }
 
-    async fn resolve(&self, batch: Batch<OwnedParts>) -> Result<Resolved> {
-        let mut offered = Offered::new(batch);
+    async fn resolve(&self, offered: &Offered) -> Result<Resolved> {
         let commit = self.sink.stash().draw_commit();
         let catalog = self.sink.stash().catalog();
         let mut unknown = 0;
@@ -231,23 +253,19 @@ impl Chain {
             let decision =
                 decide(self.rules, &head_of(&view.head), &rendering_of(&view.incarnation), &offered.offer())
                     .map_err(self.sink.chain_error())?;
-            let Some(request) = self.request(commit, &offered, &view, &decision) else {
-                return Ok(self.nothing_to_write(offered, &view, &decision));
+            let Some(request) = self.request(commit, offered, &view, &decision) else {
+                return Ok(offered.resolved(decision.outcome(), view.head.upper, None));
             };
             match catalog.commit(request).await {
-                Ok(Cas::Done(committed)) => return Ok(self.written(offered, &decision, committed)),
+                Ok(Cas::Done(committed)) => return Ok(offered.written(&decision, committed)),
                 Ok(Cas::Conflict(_)) => {}
                 Err(error @ CatalogError::Indeterminate { .. }) => {
                     // SUBTLE: while it is unknown whether the rows reference the parts, they must not be given
                     // up; the read back waits for the head row's lock, so its answer is final (I21).
                     match catalog.read_back(self.sink.id(), commit).await {
-                        Ok(Some(committed)) => return Ok(self.written(offered, &decision, committed)),
+                        Ok(Some(committed)) => return Ok(offered.written(&decision, committed)),
                         Ok(None) if unknown < UNKNOWN_MAX => unknown += 1,
-                        Ok(None) => return Err(error.into()),
-                        Err(_) => {
-                            offered.leave_to_the_sweep();
-                            return Err(error.into());
-                        }
+                        Ok(None) | Err(_) => return Err(error.into()),
                     }
                 }
                 Err(error) => return Err(error.into()),
@@ -322,30 +340,10 @@ impl Chain {
             unlink,
         }
     }
-
-    /// The catalog owns every part now: as a reference, or in the deletion queue.
-    fn written(&self, offered: Offered, decision: &Decision, committed: Committed) -> Resolved {
-        let resolved = offered.resolved(decision.outcome(), committed.upper, committed.seq);
-        offered.settle();
-        self.sink.stash().process().wake_deleter();
-        resolved
-    }
-
-    fn nothing_to_write(&self, mut offered: Offered, view: &View, decision: &Decision) -> Resolved {
-        let resolved = offered.resolved(decision.outcome(), view.head.upper, None);
-        if let Decision::Recorded(outcome) = decision {
-            // What was recorded decided over these very parts already.
-            match outcome {
-                Some(_) => offered.settle(),
-                None => offered.leave_to_the_sweep(),
-            }
-        }
-        resolved
-    }
 }
 
-/// A batch on its way into the catalog. Dropped half-way, its parts are given up; the catalog passes over
-/// those that a row references by then.
+/// A batch on its way into the catalog. Dropped half-way, its parts are given up; those that a row references by
+/// then are the chain's.
 #[derive(Debug)]
 struct Offered {
     description: Description,
@@ -390,13 +388,13 @@ impl Offered {
         }
     }
 
-    fn settle(self) {
-        self.owned.into_iter().for_each(OwnedParts::settle);
+    fn written(&self, decision: &Decision, committed: Committed) -> Resolved {
+        self.resolved(decision.outcome(), committed.upper, committed.seq)
     }
 
-    /// They may be the chain's or nobody's: the sender must not delete them.
-    fn leave_to_the_sweep(&mut self) {
-        let owned = std::mem::take(&mut self.owned);
-        owned.into_iter().for_each(OwnedParts::settle);
+    /// The catalog owns every part now, as a reference or in the deletion queue; or it is no longer known how the
+    /// batch was resolved, and they are left to the sweep.
+    fn settle(self) {
+        self.owned.into_iter().for_each(OwnedParts::settle);
     }
 }

@@ -115,6 +115,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::InvalidUsage { .. } | Error::Name(_) | Error::Key(_) | Error::Id(_) => ErrorKind::FixCall,
+            Error::Chain { source: ChainError::SinkDropped, .. } => ErrorKind::Absent,
             Error::Chain { source, .. } => match source.remedy() {
                 Remedy::FixTheCall => ErrorKind::FixCall,
                 Remedy::Reopen => ErrorKind::Reopen,
