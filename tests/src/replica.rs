@@ -67,7 +67,8 @@ impl Replica {
             Opened::Render(incarnation) => {
                 let chain = incarnation.chain()?;
                 let frontier = incarnation.as_of();
-                self.running = Some(Running { incarnation, chain, frontier, tasks: Vec::new() });
+                self.running =
+                    Some(Running { incarnation: *incarnation, chain, frontier, tasks: Vec::new() });
                 Ok(true)
             }
             Opened::Complete | Opened::Poisoned(_) => Ok(false),

@@ -1,26 +1,38 @@
 //! The tests of Stash as a whole, against what it promises: one binary, a module a promise.
 
+mod budget;
 mod cancelling;
 mod coalescing;
 mod failure;
+mod ledger;
+mod lifecycle;
 mod poison;
+mod reading;
 mod replicas;
 mod rerender;
+mod verify;
 
 use stash::{Chain, Error, Frontier, Incarnation, Launch, Minted, Resolved, Sink};
-use stash_tests::{Row, updates};
+use stash_tests::{Chance, Row, updates};
 
 /// An update of the tests: row, time, diff.
 type Update = (Row, u64, i64);
 
-/// A row with this key.
-fn row(key: u64) -> Row {
-    (key, "x".to_owned())
+/// `count` distinct rows at `time` from key `from` on, about 80 bytes each, which do not compress. One key has one
+/// row, whatever the time.
+fn many(from: u64, count: u64, time: u64) -> Vec<Update> {
+    (from..from + count).map(|key| ((key, noise(key, 56)), time, 1)).collect()
 }
 
-/// `count` distinct rows at `time` from key `from` on, about 80 bytes each.
-fn many(from: u64, count: u64, time: u64) -> Vec<Update> {
-    (from..from + count).map(|key| ((key, format!("{key:056}")), time, 1)).collect()
+/// A text of `bytes` bytes that follows from `seed` and does not compress well.
+fn noise(seed: u64, bytes: usize) -> String {
+    let mut chance = Chance::new(seed);
+    let mut text = String::with_capacity(bytes + 16);
+    while text.len() < bytes {
+        text.push_str(&format!("{:016x}", chance.draw()));
+    }
+    text.truncate(bytes);
+    text
 }
 
 /// Opens an incarnation of a replica of one process, with its chain.

@@ -1,0 +1,215 @@
+//! One byte budget: whatever goes in stays within it, or is refused by name; nothing deadlocks.
+
+use std::collections::BTreeSet;
+
+use stash::{BatchConfig, BatchError, BatchRow, Frontier, StashConfig};
+use stash_tests::{Chance, World, assert_same, content_of, delivered_until, in_time, updates};
+
+use crate::{Update, mint, noise, open, write};
+
+/// The smallest memory there is.
+const MEMORY: u64 = BatchConfig::MEMORY_BYTES_MIN;
+
+fn tight() -> StashConfig {
+    StashConfig {
+        batch: BatchConfig { memory_bytes: MEMORY, ..BatchConfig::default() },
+        ..StashConfig::default()
+    }
+}
+
+/// Rows in no order whose texts have 32 bytes each.
+fn noisy(seed: u64, count: u64, time: u64) -> Vec<Update> {
+    wide(seed, count, 32, time)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_open_descriptions_of_four_workers_on_one_task_fit_into_the_smallest_memory() {
+    let world = World::files(tight()).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 4).await;
+    write(&incarnation, &mut chain, 1, &noisy(99, 40_000, 0)).await;
+    // A reader that was begun holds its memory all the time.
+    let held = sink.read().await.expect("readable").next().await.expect("read").expect("a batch");
+    let mut reader = held.read();
+    let first = reader.next().await.expect("readable").expect("rows");
+
+    let work = async {
+        let mut all: Vec<Vec<Update>> = Vec::new();
+        let mut shares = Vec::new();
+        for time in 1..4 {
+            let minted = mint(&mut chain, time + 1);
+            for worker in 0..4 {
+                shares.push(incarnation.worker(worker).expect("local").share(minted).expect("opens"));
+                all.push(noisy(time * 10 + u64::from(worker), 25_000, time));
+            }
+        }
+        for round in 0..25 {
+            for (share, mine) in shares.iter_mut().zip(&all) {
+                share.push(updates(&sink, &mine[round * 1000..(round + 1) * 1000])).await.expect("taken");
+            }
+        }
+        for share in shares {
+            chain.report(share.finish().await).await.expect("taken");
+        }
+        all.concat()
+    };
+    let all = in_time("pushing", work).await;
+    let usage = sink.stash().budget();
+    assert!(usage.peak <= usage.total, "{usage:?}");
+    assert_eq!(usage.total, MEMORY);
+    assert!(usage.peak > MEMORY / 4, "{usage:?}: the test is about memory pressure");
+
+    let mut rows = first.num_rows();
+    while let Some(batch) = in_time("reading on", reader.next()).await.expect("readable") {
+        rows += batch.num_rows();
+    }
+    assert_eq!(rows, 40_000);
+    drop(reader);
+    let mut subscription = sink.read_from(Frontier::at(1));
+    let content =
+        in_time("reading", delivered_until(&mut subscription, Frontier::at(4))).await.expect("read");
+    assert_same!(content, content_of(&all));
+    let usage = sink.stash().budget();
+    assert!(usage.peak <= usage.total && usage.write == 0 && usage.read == 0, "{usage:?}: all is given back");
+    incarnation.close("done").await.expect("closes");
+    drop(chain);
+    world.close([sink.stash().clone()]).await;
+}
+
+/// Rows in no order whose texts have `bytes` bytes each.
+fn wide(seed: u64, count: u64, bytes: usize, time: u64) -> Vec<Update> {
+    let mut chance = Chance::new(seed);
+    (0..count).map(|_| ((chance.draw(), noise(chance.draw(), bytes)), time, 1)).collect()
+}
+
+fn runs_of(row: &BatchRow) -> usize {
+    row.parts.iter().map(|part| (part.descriptor.process, part.descriptor.run)).collect::<BTreeSet<_>>().len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_runs_than_a_reader_can_hold_are_merged_through_scratch_files() {
+    let mut config = tight();
+    config.batch.runs_max = 1000;
+    config.batch.part_bytes = 400_000;
+    config.batch.chunk_bytes = 100_000;
+    let world = World::memory(config).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 1).await;
+    let minted = mint(&mut chain, 1);
+    // Every row comes twice, far apart, and some of them cancel.
+    let mut all = wide(7, 12_000, 1000, 0);
+    let again: Vec<Update> = (all.iter().enumerate())
+        .map(|(n, (row, time, _))| (row.clone(), *time, if n % 3 == 0 { -1 } else { 1 }))
+        .collect();
+    all.extend(again);
+    let mut share = incarnation.worker(0).expect("local").share(minted).expect("opens");
+    for piece in all.chunks(100) {
+        share.push(updates(&sink, piece)).await.expect("taken");
+    }
+    chain.report(share.finish().await).await.expect("taken");
+    let row = sink.batches().await.expect("the chain").pop().expect("a row");
+    // Each run is read at least a row group of 256 KiB at a time.
+    assert!(
+        runs_of(&row) as u64 * (256 << 10) > sink.stash().budget().total * 5 / 8,
+        "{} runs",
+        runs_of(&row)
+    );
+    let mut subscription = sink.read().await.expect("readable");
+    let content =
+        in_time("reading", delivered_until(&mut subscription, Frontier::at(1))).await.expect("read");
+    assert_same!(content, content_of(&all));
+    let usage = sink.stash().budget();
+    assert!(usage.peak <= usage.total && usage.read == 0, "{usage:?}");
+    incarnation.close("done").await.expect("closes");
+    drop(chain);
+    world.at_rest(sink.stash()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_runs_than_allowed_are_merged_again_and_their_parts_deleted() {
+    let mut config = tight();
+    config.batch.runs_max = 3;
+    config.batch.part_bytes = 50_000;
+    config.batch.chunk_bytes = 20_000;
+    let world = World::files(config).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 2).await;
+    let minted = mint(&mut chain, 1);
+    let all = noisy(3, 8000, 0);
+    let mut shares: Vec<_> = (0..2)
+        .map(|worker| incarnation.worker(worker).expect("local").share(minted).expect("opens"))
+        .collect();
+    for (n, piece) in all.chunks(200).enumerate() {
+        shares[n % 2].push(updates(&sink, piece)).await.expect("taken");
+    }
+    for share in shares {
+        chain.report(share.finish().await).await.expect("taken");
+    }
+    let row = sink.batches().await.expect("the chain").pop().expect("a row");
+    assert!(runs_of(&row) <= 3, "{} runs", runs_of(&row));
+    let puts = sink.stash().counters().puts as usize;
+    assert!(puts > row.parts.len() + 3, "{puts} PUTs, {} parts kept: some were merged", row.parts.len());
+    let mut subscription = sink.read().await.expect("readable");
+    let content = delivered_until(&mut subscription, Frontier::at(1)).await.expect("read");
+    assert_same!(content, content_of(&all));
+    incarnation.close("done").await.expect("closes");
+    drop(chain);
+    world.at_rest(sink.stash()).await;
+    assert_eq!(world.listed().await.len(), row.parts.len(), "the inputs are deleted");
+    world.close([sink.stash().clone()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_batch_larger_than_the_memory_is_taken_at_once() {
+    let world = World::memory(tight()).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 1).await;
+    let all = wide(5, 24_000, 1000, 0);
+    assert!(all.len() as u64 * 1000 > MEMORY);
+    let minted = mint(&mut chain, 1);
+    let mut share = incarnation.worker(0).expect("local").share(minted).expect("opens");
+    in_time("pushing", share.push(updates(&sink, &all))).await.expect("taken");
+    chain.report(in_time("finishing", share.finish()).await).await.expect("taken");
+    let mut subscription = sink.read().await.expect("readable");
+    let content =
+        in_time("reading", delivered_until(&mut subscription, Frontier::at(1))).await.expect("read");
+    assert_same!(content, content_of(&all));
+    let usage = sink.stash().budget();
+    assert!(usage.peak <= usage.total, "{usage:?}");
+    incarnation.close("done").await.expect("closes");
+    drop(chain);
+    world.at_rest(sink.stash()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_above_a_quarter_of_the_memory_is_refused_by_name_and_one_below_comes_back() {
+    let world = World::memory(tight()).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 1).await;
+    let minted = mint(&mut chain, 1);
+    let quarter = usize::try_from(MEMORY / 4).expect("small");
+    let row = |key, bytes| -> Update { ((key, "x".repeat(bytes)), 0, 1) };
+    let mut share = incarnation.worker(0).expect("local").share(minted).expect("opens");
+    share.push(updates(&sink, &[row(1, 10)])).await.expect("taken");
+    let error = share.push(updates(&sink, &[row(2, 5), row(3, quarter + 1), row(4, 5)])).await;
+    let error = error.expect_err("too large");
+    assert!(matches!(error, BatchError::RowTooLarge { .. }), "{error}");
+    assert!(error.to_string().contains(&sink.id().to_string()), "{error}: it names the sink");
+    // Nothing of that piece was taken, and the share goes on.
+    let largest = row(5, quarter - 100);
+    for row in [largest.clone(), row(6, quarter - 100), row(7, quarter - 100)] {
+        in_time("pushing", share.push(updates(&sink, &[row]))).await.expect("taken");
+    }
+    chain.report(in_time("finishing", share.finish()).await).await.expect("taken");
+    let mut subscription = sink.read().await.expect("readable");
+    let content =
+        in_time("reading", delivered_until(&mut subscription, Frontier::at(1))).await.expect("read");
+    let all = [row(1, 10), largest, row(6, quarter - 100), row(7, quarter - 100)];
+    assert_eq!(content.len(), 4);
+    assert!(content == content_of(&all), "the large rows come back");
+    let usage = sink.stash().budget();
+    assert!(usage.peak <= usage.total, "{usage:?}");
+    incarnation.close("done").await.expect("closes");
+    drop(chain);
+    world.at_rest(sink.stash()).await;
+}
