@@ -15,7 +15,7 @@ mod output;
 mod progress;
 mod session;
 
-use std::process::ExitCode;
+use std::{io::IsTerminal, process::ExitCode};
 
 use clap::Parser;
 
@@ -83,6 +83,7 @@ fn trace(verbose: u8) {
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_target(verbose > 1)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
 }

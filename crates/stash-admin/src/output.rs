@@ -102,6 +102,15 @@ pub fn bytes(bytes: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
+/// A text that fits a line; what is longer ends in `…`.
+pub fn cut(text: &str) -> String {
+    const LONGEST: usize = 60;
+    if text.chars().count() <= LONGEST {
+        return text.to_owned();
+    }
+    text.chars().take(LONGEST).chain(['…']).collect()
+}
+
 /// A moment in UTC.
 pub fn moment(at: Timestamp) -> String {
     let millis = i64::try_from(at.0).ok();
@@ -141,6 +150,13 @@ mod tests {
         ] {
             assert_eq!(bytes(number), text);
         }
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(cut("short"), "short");
+        let long = cut(&"ä".repeat(100));
+        assert_eq!((long.chars().count(), long.ends_with("ä…")), (61, true));
     }
 
     #[test]

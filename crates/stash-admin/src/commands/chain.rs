@@ -69,10 +69,10 @@ async fn head_text(sink: &Sink, head: &stash::HeadRow) -> anyhow::Result<String>
         (None, true) => "can be sealed".to_owned(),
         (None, false) => "never complete".to_owned(),
     };
-    let upper = if head.upper.is_empty() {
-        "the end".to_owned()
-    } else {
-        format!("{}, everything below is accepted", head.upper)
+    let upper = match head.upper.time() {
+        None => "the end: nothing is to come".to_owned(),
+        Some(time) if time <= spec.as_of => format!("{time}: nothing is accepted yet"),
+        Some(time) => format!("{time}: every time below is accepted"),
     };
     let linked = match head.released.max(head.expired) {
         gone if gone.as_u64() <= spec.as_of => "nothing yet".to_owned(),
@@ -101,7 +101,7 @@ fn incarnations_text(incarnations: &[IncarnationRow]) -> String {
     for row in incarnations {
         let state = match &row.state {
             IncarnationState::Open => format!("open, lease until {}", output::moment(row.lease_until)),
-            IncarnationState::Closed { reason } => format!("closed: {reason}"),
+            IncarnationState::Closed { reason } => format!("closed: {}", output::cut(reason)),
         };
         table.add_row([
             row.id.to_string(),

@@ -1,5 +1,7 @@
 //! `read`: prints a sink's consolidated batches, each closed by its progress.
 //!
+//! Within a batch updates are in the order of their rows, so that loading them again takes `--sort`.
+//!
 //! - With a consumer, a batch is acknowledged only once it is out of our hands: flushed, and where it goes to a
 //!   file, synced. For Parquet that is when the file is whole; until then nothing is acknowledged. A broken
 //!   pipe or a full disk leaves the batch it happened in unacknowledged, and it is delivered again.
@@ -18,7 +20,7 @@ use std::{
 use anyhow::Context as _;
 use arrow::datatypes::{Schema, SchemaRef};
 use serde_json::json;
-use stash::{Delivery, Frontier, Sink, Subscription, TryNext};
+use stash::{Absence, CatalogError, Delivery, Frontier, Misuse, Sink, Subscription, TryNext};
 
 use crate::{
     cli::{ReadArgs, Start},
@@ -42,8 +44,27 @@ pub async fn run(url: &Option<String>, args: ReadArgs, out: Output) -> anyhow::R
         let target = Target::open(args.output.clone(), format)?;
         Reading::new(sink, subscription, target, &args).run(&interrupt, out).await
     })
-    .await?;
+    .await
+    .map_err(|error| with_advice(error, &args))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says how to read on where the beginning is gone.
+fn with_advice(error: anyhow::Error, args: &ReadArgs) -> anyhow::Error {
+    let gone = matches!(
+        error.downcast_ref(),
+        Some(
+            stash::Error::Absent(Absence::Acknowledged { .. } | Absence::Expired { .. })
+                | stash::Error::Catalog(CatalogError::InvalidUsage(Misuse::BeginningGone { .. }))
+        )
+    );
+    if gone && args.start == Start::Beginning {
+        return error.context(format!(
+            "the beginning of sink {} is gone; --start earliest reads what is still there",
+            args.sink
+        ));
+    }
+    error
 }
 
 async fn subscribe(sink: &Sink, args: &ReadArgs) -> anyhow::Result<Subscription> {

@@ -20,7 +20,7 @@ mod write;
 
 use std::{process::ExitCode, time::Instant};
 
-use stash::{ErrorKind, Launch, Opened, Sink};
+use stash::{CatalogError, ChainError, Launch, Opened, Sink};
 
 use self::{plan::Plan, summary::Summary};
 use crate::{
@@ -137,16 +137,19 @@ fn unreachable_opened(sink: &Sink) -> anyhow::Error {
     Refusal::fix_call(format!("sink {} changed while it was opened; try again", sink.name())).into()
 }
 
-/// Says what it means for a load that its incarnation is closed.
+/// Says what it means for a load that its incarnation ended.
 fn explained(error: anyhow::Error, sink: &Sink, args: &LoadArgs) -> anyhow::Error {
-    let reopen = error.downcast_ref::<stash::Error>().is_some_and(|error| error.kind() == ErrorKind::Reopen);
-    if !reopen {
-        return error;
-    }
-    error.context(format!(
-        "this load of sink {} was closed: another one writes as replica {}, or it stood still for too long; \
-         what was accepted stands, go on with --resume, or beside the other with --replica",
-        sink.name(),
-        args.replica
-    ))
+    let (name, replica) = (sink.name(), &args.replica);
+    let what = match error.downcast_ref::<stash::Error>() {
+        Some(
+            stash::Error::Chain { source: ChainError::IncarnationClosed { .. }, .. }
+            | stash::Error::Catalog(CatalogError::IncarnationClosed { .. }),
+        ) => format!(
+            "this load of sink {name} was closed: another one writes as replica {replica}, or it stood still for \
+             too long; what was accepted stands, go on with --resume, or beside the other with --replica"
+        ),
+        Some(_) => format!("the load into sink {name} failed; what was accepted stands, go on with --resume"),
+        None => return error,
+    };
+    error.context(what)
 }

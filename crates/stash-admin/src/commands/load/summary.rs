@@ -68,6 +68,8 @@ impl Summary {
         match outcome {
             "accepted" => self.accepted += 1,
             "trimmed" => self.trimmed += 1,
+            // The snapshot of a load that goes on is covered from birth: nothing was offered.
+            _ if resolved.facts.update_count == 0 => return,
             _ => {
                 self.dropped += 1;
                 return;

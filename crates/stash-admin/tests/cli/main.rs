@@ -1,0 +1,11 @@
+//! The command line as a newcomer meets it: the built binary, real files, a stash in a folder of its own.
+//!
+//! Every test that writes looks at the store afterwards; nothing here waits for a time, only for what a process
+//! says.
+
+mod faults;
+mod interruptions;
+mod loading;
+mod looking;
+mod reading;
+mod world;
