@@ -215,3 +215,35 @@ async fn cancelled_next_read_and_acknowledge_lose_no_delivery() {
     assert!(world.listed().await.is_empty(), "all was acknowledged");
     world.close([sink.stash().clone()]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_offer_that_was_cancelled_is_made_again_by_the_next_one() {
+    let mut cancelled = 0;
+    for inline in [0, 64 << 10] {
+        let world = World::files(small(inline)).await;
+        let sink = world.sink().await;
+        let (incarnation, mut chain) = open(&sink, "a", 1).await;
+        for time in 0..12 {
+            let minted = mint(&mut chain, time + 1);
+            let writer = incarnation.worker(0).expect("local");
+            let share = writer.write(minted, [updates(&sink, &many(0, 50, time))]).await;
+            chain.merge(share.expect("written")).await.expect("merged");
+            let polls = usize::try_from(time).expect("small");
+            if let Polled::Cancelled = poll_times(chain.offer(), polls).await {
+                cancelled += 1;
+                let resolved = chain.offer().await.expect("it is offered again").expect("the same batch");
+                assert_eq!(resolved.description, minted.description);
+                assert_eq!(resolved.outcome, Some(stash::Outcome::Accepted), "inline {inline}, time {time}");
+            }
+            assert!(chain.offer().await.expect("nothing waits").is_none());
+            assert_eq!(chain.known_upper(), Frontier::at(time + 1));
+        }
+        let content = delivered_until(&mut sink.read().await.expect("readable"), Frontier::at(12)).await;
+        let all: Vec<Update> = (0..12).flat_map(|time| many(0, 50, time)).collect();
+        assert_same!(content.expect("read"), content_of(&all));
+        incarnation.close("done").await.expect("closes");
+        drop(chain);
+        world.close([sink.stash().clone()]).await;
+    }
+    assert!(cancelled > 4, "{cancelled} offers were cancelled");
+}

@@ -194,3 +194,35 @@ async fn deletes_that_fail_stay_queued_and_are_made_later() {
         world.close([stash.clone()]).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chain_that_was_closed_from_outside_gives_up_all_it_had_collected() {
+    let world = World::files(small(0)).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 2).await;
+    let (first, second) = (mint(&mut chain, 1), mint(&mut chain, 5));
+    // One share of the second description stands in the merge, the first batch waits to be offered.
+    let share = incarnation.worker(0).expect("local").write(second, [updates(&sink, &many(0, 50, 3))]).await;
+    chain.merge(share.expect("written")).await.expect("merged");
+    let share = incarnation.worker(1).expect("local").write(second, []).await.expect("written");
+    chain.merge(share).await.expect("merged");
+    for worker in 0..2 {
+        let mine = updates(&sink, &many(u64::from(worker) * 100, 50, 0));
+        let share = incarnation.worker(worker).expect("local").write(first, [mine]).await;
+        chain.merge(share.expect("written")).await.expect("merged");
+    }
+    let third = mint(&mut chain, 9);
+    let share = incarnation.worker(0).expect("local").share(third).expect("opens");
+    assert_eq!(world.listed().await.len(), 2);
+    let catalog = sink.stash().catalog();
+    catalog.close_incarnation(sink.id(), incarnation.id(), "closed from outside").await.expect("closes");
+    let error = chain.offer().await.expect_err("closed");
+    assert_eq!(error.kind(), ErrorKind::Reopen, "{error}");
+    // Nothing had to be dropped for that, and it says so from now on.
+    world.at_rest(sink.stash()).await;
+    assert!(world.listed().await.is_empty());
+    assert!(chain.offer().await.expect("nothing waits").is_none());
+    assert_eq!(chain.report(share.finish().await).await.expect_err("ended").kind(), ErrorKind::Reopen);
+    drop((incarnation, chain));
+    world.close([sink.stash().clone()]).await;
+}

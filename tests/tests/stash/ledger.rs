@@ -243,3 +243,61 @@ async fn forged_frames_reach_no_other_sink() {
     drop(their_chain);
     world.close([sink.stash().clone()]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sender_that_closes_with_frames_on_their_way_never_makes_a_batch_that_lacks_them() {
+    let world = World::files(small(0)).await;
+    let team = Team::open(&world, "a").await;
+    let mut chain = team.incarnations[0].chain().expect("free");
+    let minted = mint(&mut chain, 1);
+    let mut frames = Vec::new();
+    for share in team.shares(1, minted, &all_of(0)).await {
+        frames.push(disarm(share).expect("a frame"));
+    }
+    team.stashes[1].close().await.expect("closes");
+    assert!(world.listed().await.is_empty(), "its close deletes what it sent");
+    let mut outcome = Ok(Vec::new());
+    for frame in &frames {
+        let share = team.incarnations[0].arm(frame).expect("armed");
+        outcome = chain.report(share).await;
+    }
+    for share in team.shares(0, minted, &all_of(0)).await {
+        if outcome.is_ok() {
+            outcome = chain.report(share).await;
+        }
+    }
+    let error = outcome.expect_err("the batch would lack what was deleted");
+    assert_eq!(error.kind(), ErrorKind::Reopen, "{error}");
+    assert_eq!(team.sinks[0].upper().await.expect("head"), Frontier::at(0));
+    let Team { stashes, sinks: _, incarnations } = team;
+    drop((chain, incarnations));
+    world.at_rest(&stashes[0]).await;
+    world.close([stashes[0].clone()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frame_that_was_given_up_and_arrives_again_loses_nothing() {
+    let world = World::files(small(0)).await;
+    let team = Team::open(&world, "a").await;
+    let mut chain = team.incarnations[0].chain().expect("free");
+    let minted = mint(&mut chain, 1);
+    let mut frames = Vec::new();
+    for share in team.shares(1, minted, &all_of(0)).await {
+        frames.push(disarm(share).expect("a frame"));
+    }
+    for frame in &frames {
+        drop(team.incarnations[0].arm(frame).expect("armed"));
+        team.stashes[0].drain_deletions().await.expect("a pass");
+        chain.report(team.incarnations[0].arm(frame).expect("armed again")).await.expect("taken");
+    }
+    for share in team.shares(0, minted, &all_of(0)).await {
+        chain.report(share).await.expect("taken");
+    }
+    let mut subscription = team.sinks[0].read().await.expect("readable");
+    let content = delivered_until(&mut subscription, Frontier::at(1)).await.expect("read");
+    assert_same!(content, content_of(all_of(0).iter().flatten()));
+    let Team { stashes, sinks: _, incarnations: [one, other] } = team;
+    drop((chain, other));
+    one.close("done").await.expect("closes");
+    world.close(stashes).await;
+}

@@ -122,11 +122,12 @@ async fn parts_wholly_below_the_upper_are_deleted_when_their_batch_is_trimmed() 
     let (one, mut one_chain) = open(&sink, "one", 1).await;
     let (other, mut other_chain) = open(&sink, "other", 1).await;
     write(&one, &mut one_chain, 1, &[]).await;
-    write(&one, &mut one_chain, 5, &many(0, 10, 3)).await;
     write(&other, &mut other_chain, 1, &[]).await;
+    // The other does not know yet that the chain moves on, or it would not write what is below.
+    write(&one, &mut one_chain, 5, &many(0, 10, 3)).await;
     // Rows sort by key, and time follows the key: most parts hold only times below 5.
-    let early: Vec<Update> = (0..3000).map(|key| ((key, noise(key, 40)), 1 + key % 4, 1)).collect();
-    let late = many(5000, 100, 7);
+    let early: Vec<Update> = (0..20_000).map(|key| ((key, noise(key, 40)), 1 + key % 4, 1)).collect();
+    let late = many(50_000, 100, 7);
     let resolved = write(&other, &mut other_chain, 9, &[early, late.clone()].concat()).await;
     assert_eq!(resolved.outcome, Some(Outcome::Trimmed { from: Frontier::at(5) }));
     let row = sink.batches().await.expect("the chain").pop().expect("a row");
