@@ -10,9 +10,12 @@ use stash::{ConsumerName, ReplicaName, SinkName, StartAt};
 
 use crate::{demo::DemoArgs, formats::Format};
 
+/// The heading of options that every command has.
+const EVERYWHERE: &str = "Options of every command";
+
 /// Carries batches of incremental updates (row, time, diff) through an object store.
 #[derive(Debug, Parser)]
-#[command(name = "stash-admin", version, max_term_width = 100, subcommand_required = true)]
+#[command(name = "stash-admin", version, subcommand_required = true)]
 #[command(after_help = "A first walk:
   export STASH_URL=file:///tmp/stash
   stash-admin load orders.csv --sink orders --time-column t --diff-column d
@@ -20,13 +23,14 @@ use crate::{demo::DemoArgs, formats::Format};
   stash-admin read --sink orders --consumer me")]
 pub struct Cli {
     /// The stash: file:///folder, blobs and catalog in that folder.
-    #[arg(long, global = true, env = "STASH_URL", value_name = "URL")]
+    #[arg(long, global = true, env = "STASH_URL", hide_env_values = true, value_name = "URL")]
+    #[arg(help_heading = EVERYWHERE)]
     pub stash: Option<String>,
     /// Print for machines: one JSON document, or one a line where there may be many; errors as JSON on stderr.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub json: bool,
     /// Say more on stderr: -v each accepted batch, -vv what the libraries do.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = EVERYWHERE)]
     pub verbose: u8,
     /// What to do.
     #[command(subcommand)]

@@ -17,7 +17,7 @@ mod session;
 
 use std::{io::IsTerminal, process::ExitCode};
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, parser::ValueSource};
 
 use crate::{
     cli::{Cli, Command},
@@ -29,7 +29,7 @@ const THREADS_MIN: usize = 2;
 const THREADS_MAX: usize = 4;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => return failure::usage(&error),
     };
@@ -39,6 +39,19 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => failure::report(&error, json),
     }
+}
+
+/// Reads the command line. The demo has a stash of its own unless one is named right there: the one in the
+/// environment is meant for work.
+fn parse() -> Result<Cli, clap::Error> {
+    let words = Cli::command().try_get_matches()?;
+    let mut cli = Cli::from_arg_matches(&words)?;
+    if matches!(cli.command, Command::Demo(_))
+        && words.value_source("stash") == Some(ValueSource::EnvVariable)
+    {
+        cli.stash = None;
+    }
+    Ok(cli)
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {

@@ -67,8 +67,10 @@ impl Drop for Meter {
 
 fn bar(what: &'static str, total: Option<u64>) -> ProgressBar {
     let template = match total {
-        Some(_) => "{prefix:<9} {bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {msg}",
-        None => "{prefix:<9} {spinner} {binary_bytes} {binary_bytes_per_sec} {msg}",
+        Some(_) => {
+            "{prefix:<9} {bar:24} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {wide_msg}"
+        }
+        None => "{prefix:<9} {spinner} {binary_bytes} {binary_bytes_per_sec}, {wide_msg}",
     };
     let bar = match total {
         Some(total) => ProgressBar::new(total),
