@@ -233,8 +233,8 @@ fn fill_part(
     encoder.finish()
 }
 
-/// Merges the oldest runs into longer ones until a reader can afford their number; the inputs are given up
-/// (case 9).
+/// Merges the oldest runs into longer ones until a reader can afford their number, as many at once as the memory
+/// can hold; the inputs are given up (case 9).
 pub(crate) async fn bound_runs(
     writer: &Arc<IncarnationWriter>,
     description: Description,
@@ -246,11 +246,15 @@ pub(crate) async fn bound_runs(
         if runs.len() <= config.runs_max {
             return Ok(owned);
         }
-        runs.truncate(config.runs_max);
+        let budget = writer.process().budget();
+        let needed = |runs: &[Run]| SortedMerge::memory_bytes(runs, config).saturating_add(config.part_bytes);
+        // As many as the memory can hold at once, two at the least: what that needs, no smaller merge can avoid.
+        let fits = |n: &usize| needed(runs.get(..*n).unwrap_or(&[])) <= budget.largest(Traffic::Write);
+        let fan_in = (2..=config.runs_max).rev().find(fits).unwrap_or(2);
+        runs.truncate(fan_in);
         let spec = writer.spec();
         let run = writer.next_run();
-        let memory = SortedMerge::memory_bytes(&runs, config).saturating_add(config.part_bytes);
-        let budget = writer.process().budget();
+        let memory = needed(&runs);
         let _memory = budget.reserve_or(Traffic::Write, memory, writer.process().slots()).await?;
         let inputs: Vec<(u32, u64)> = runs.iter().flat_map(Run::numbers).collect();
         let streams = runs.into_iter().map(|run| {
