@@ -213,3 +213,44 @@ async fn a_row_above_a_quarter_of_the_memory_is_refused_by_name_and_one_below_co
     drop(chain);
     world.at_rest(sink.stash()).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_full_runs_than_allowed_are_merged_again_within_the_smallest_memory() {
+    let world = World::memory(tight()).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 1).await;
+    let minted = mint(&mut chain, 1);
+    // Wide slices of one long noise, each from another place, so that parts fill quickly.
+    let pool = noise(1, 4 << 20);
+    let mut chance = Chance::new(2);
+    let mut expected = 0;
+    let mut share = incarnation.worker(0).expect("local").share(minted).expect("opens");
+    for piece in 0..120_u64 {
+        let rows: Vec<Update> = (0..10)
+            .map(|n| {
+                let from = chance.index(pool.len() - 40_000);
+                ((piece * 10 + n, pool[from..from + 40_000].to_owned()), 0, 1)
+            })
+            .collect();
+        expected += rows.len();
+        in_time("pushing", share.push(updates(&sink, &rows))).await.expect("taken");
+    }
+    let resolved = chain.report(in_time("finishing", share.finish()).await).await.expect("taken");
+    let puts = sink.stash().counters().puts as usize;
+    assert!(puts > resolved[0].parts, "{puts} PUTs, {} parts: some were merged again", resolved[0].parts);
+    let row = sink.batches().await.expect("the chain").pop().expect("a row");
+    assert!(runs_of(&row) <= 16, "{} runs", runs_of(&row));
+    let usage = sink.stash().budget();
+    assert!(usage.peak <= usage.total, "{usage:?}");
+    let mut reader =
+        sink.read().await.expect("readable").next().await.expect("read").expect("a batch").read();
+    let mut keys = BTreeSet::new();
+    while let Some(batch) = in_time("reading", reader.next()).await.expect("readable") {
+        keys.extend(stash_tests::rows_in(&batch).into_iter().map(|(((key, _), _), diff)| (key, diff)));
+    }
+    assert_eq!(keys.len(), expected);
+    drop(reader);
+    incarnation.close("done").await.expect("closes");
+    drop(chain);
+    world.at_rest(sink.stash()).await;
+}

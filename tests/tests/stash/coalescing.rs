@@ -209,3 +209,30 @@ async fn inline_batches_cost_no_put_and_all_empty_ones_no_row() {
     drop(chain);
     world.close([sink.stash().clone()]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_about_as_large_as_a_share_may_carry_cost_at_most_one_put_whoever_is_faster() {
+    let world = World::memory(small(16 << 10)).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 8).await;
+    for time in 0..60 {
+        let minted = mint(&mut chain, time + 1);
+        // As columns these have about 2 KiB, which is the limit of each; encoded a little more.
+        let rows = 15 + time % 12;
+        let before = world.store.counts().puts;
+        let mut tasks = tokio::task::JoinSet::new();
+        for worker in 0..8 {
+            let writer = incarnation.worker(worker).expect("local");
+            let mine = updates(&sink, &many(u64::from(worker) * 1000, rows, time));
+            tasks.spawn(async move { writer.write(minted, [mine]).await.expect("written") });
+        }
+        for share in tasks.join_all().await {
+            chain.report(share).await.expect("taken");
+        }
+        let puts = world.store.counts().puts - before;
+        assert!(puts <= 1, "{puts} PUTs for eight runs of {rows} rows");
+    }
+    incarnation.close("done").await.expect("closes");
+    drop(chain);
+    world.at_rest(sink.stash()).await;
+}
