@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use stash_part::Updates;
-use stash_types::{DataflowError, Description, Frontier, Share, ShareMessage, WorkerIndex};
+use stash_types::{DataflowError, Description, Frontier, InlineRun, Share, ShareMessage, WorkerIndex};
 
 use crate::{
     BatchError, OwnedParts, Traffic,
@@ -197,33 +197,30 @@ impl ShareBuilder {
     async fn complete(&mut self) -> Result<Share<OwnedParts>, BatchError> {
         let inline_max = self.writer.process().config().inline_batch_bytes_max
             / u64::from(self.writer.spec().workers.get());
-        let mut arrival = self.slot.arrive(self.spec.worker, inline_max)?;
-        if let Arrival::Inline(held) = arrival {
-            let (sorted, memory) = self.consolidate(held).await?;
-            if sorted.updates().is_empty() {
-                return Ok(Share::Empty);
-            }
-            let context =
-                format!("description {} of sink {}", self.spec.description, self.writer.spec().sink);
-            let run = stash_part::encode_inline(&sorted, spill::GROUP).map_err(BatchError::part(context))?;
-            // One limit for all workers: framing counts, or many workers would exceed it together (case 20).
-            if u64::try_from(run.payload.len()).unwrap_or(u64::MAX) <= inline_max {
-                return Ok(Share::Inline(run));
-            }
-            let mut back = Held::default();
-            if let Some(memory) = memory {
-                back.add_sorted(sorted, memory);
-            }
-            arrival = self.slot.put_back(self.spec.worker, back)?;
-        }
-        match arrival {
-            Arrival::Empty | Arrival::Inline(_) => Ok(Share::Empty),
+        // SUBTLE: whether the run travels in the share is found out before this worker counts as arrived. Afterwards
+        // another may have come last meanwhile, and what did not fit would cost a PUT of its own.
+        let inline = self.encode_small(inline_max).await?;
+        match self.slot.arrive(self.spec.worker, inline.is_some())? {
+            Arrival::Empty => Ok(Share::Empty),
+            Arrival::Inline => Ok(inline.map_or(Share::Empty, Share::Inline)),
             Arrival::Last => {
                 let parts = self.slot.close().await?;
                 let parts = spill::bound_runs(&self.writer, self.spec.description, parts).await?;
                 Ok(if parts.is_empty() { Share::Empty } else { Share::Stashed(parts) })
             }
         }
+    }
+
+    /// The worker's updates as they would travel in its share, if they are few enough. They stay in the slot.
+    async fn encode_small(&self, inline_max: u64) -> Result<Option<InlineRun>, BatchError> {
+        let Some(held) = self.slot.take_small(self.spec.worker, inline_max) else { return Ok(None) };
+        let (sorted, memory) = self.consolidate(held).await?;
+        let Some(memory) = memory.filter(|_| !sorted.updates().is_empty()) else { return Ok(None) };
+        let context = format!("description {} of sink {}", self.spec.description, self.writer.spec().sink);
+        let run = stash_part::encode_inline(&sorted, spill::GROUP).map_err(BatchError::part(context))?;
+        self.slot.put_sorted(self.spec.worker, sorted, memory);
+        // One limit for all workers: framing counts, or many workers would exceed it together (case 20).
+        Ok((u64::try_from(run.payload.len()).unwrap_or(u64::MAX) <= inline_max).then_some(run))
     }
 
     fn report(&mut self, share: Share<OwnedParts>) -> ShareMessage<OwnedParts> {

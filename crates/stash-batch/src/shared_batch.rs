@@ -145,8 +145,8 @@ pub(crate) struct Level {
 pub(crate) enum Arrival {
     /// Nothing lies here for it to report.
     Empty,
-    /// Its own updates are small: they travel in its share.
-    Inline(Held),
+    /// Its own updates are small: they travel in its share, and were taken out of here.
+    Inline,
     /// It was the last: it writes what is left and carries all parts.
     Last,
 }
@@ -204,9 +204,20 @@ impl SharedBatch {
         self.state().holdings.get_mut(&worker)?.take_unsorted()
     }
 
-    /// Puts sorted updates back.
+    /// Takes all updates of a worker out if they have at most `bytes_max` bytes, and it has any.
+    pub(crate) fn take_small(&self, worker: WorkerIndex, bytes_max: u64) -> Option<Held> {
+        let mut state = self.state();
+        let small = state.holdings.get(&worker).is_some_and(|held| (1..=bytes_max).contains(&held.bytes()));
+        if small { state.holdings.remove(&worker) } else { None }
+    }
+
+    /// Puts sorted updates back; a batch that failed meanwhile holds nothing any more.
     pub(crate) fn put_sorted(&self, worker: WorkerIndex, sorted: Sorted, memory: Reservation) {
-        self.state().holdings.entry(worker).or_default().add_sorted(sorted, memory);
+        let mut state = self.state();
+        if state.failed.is_none() {
+            state.holdings.entry(worker).or_default().add_sorted(sorted, memory);
+        }
+        drop(state);
         self.writer.process().budget().poke();
     }
 
@@ -251,9 +262,8 @@ impl SharedBatch {
         result
     }
 
-    /// Counts a worker as arrived and says what it is to do. `inline_bytes_max` bounds what may travel in
-    /// its share.
-    pub(crate) fn arrive(&self, worker: WorkerIndex, inline_bytes_max: u64) -> Result<Arrival, BatchError> {
+    /// Counts a worker as arrived and says what it is to do. `inline`: all it has may travel in its share.
+    pub(crate) fn arrive(&self, worker: WorkerIndex, inline: bool) -> Result<Arrival, BatchError> {
         let mut state = self.state();
         state.arrived.insert(worker);
         let last = self.is_complete(&state);
@@ -267,27 +277,15 @@ impl SharedBatch {
         let others = state.parts.is_some()
             || state.flushing > 0
             || state.holdings.iter().any(|(of, held)| *of != worker && held.bytes() > 0);
-        if mine > 0 && mine <= inline_bytes_max && !(last && others) {
-            return Ok(Arrival::Inline(state.holdings.remove(&worker).unwrap_or_default()));
+        if mine > 0 && inline && !(last && others) {
+            state.holdings.remove(&worker);
+            return Ok(Arrival::Inline);
         }
         Ok(if last && (mine > 0 || others) { Arrival::Last } else { Arrival::Empty })
     }
 
     fn is_complete(&self, state: &State) -> bool {
         u32::try_from(state.arrived.len()).unwrap_or(u32::MAX) >= self.writer.spec().local_workers.get()
-    }
-
-    /// Gives a small run back to the batch: encoded it was larger than a share may carry.
-    pub(crate) fn put_back(&self, worker: WorkerIndex, held: Held) -> Result<Arrival, BatchError> {
-        let mut state = self.state();
-        if let Some(what) = &state.failed {
-            return Err(self.failure(what));
-        }
-        state.holdings.insert(worker, held);
-        state.arrived.remove(&worker);
-        drop(state);
-        // The slot may have been forgotten when this worker came last; it is touched by nobody else then.
-        self.arrive(worker, 0)
     }
 
     /// Writes what is left once no flush is under way, and takes all parts. Only for the last worker.
