@@ -34,7 +34,7 @@ async fn a_workers_failure_fails_the_description_and_closes_only_its_own_incarna
         assert!(matches!(failed.share, Share::Failed { .. }));
         // The others of this process hear of it: none of them says that all is well.
         let others = good.push(updates(&sink, &many(91_000, 10, 6))).await;
-        assert_eq!(others.is_err(), true, "{rows} rows");
+        assert!(others.is_err(), "{rows} rows");
         let good = good.finish().await;
         assert!(matches!(good.share, Share::Failed { .. }), "{rows} rows: {}", good.share.kind());
         let error = one_chain.report(good).await.expect_err("failed");
