@@ -100,6 +100,10 @@ impl BatchReader {
     }
 
     /// The next updates, sorted by (row, time) within their group; `None` at the end of the batch.
+    ///
+    /// Memory is held from the first call until the end of the batch, or until the reader is dropped; where there is
+    /// none, this waits for other readers to end. So a task that begins a second reader before its first one ended
+    /// may wait for itself: read one to its end, drop it, or read them in tasks of their own.
     pub async fn next(&mut self) -> Result<Option<RecordBatch>, BatchError> {
         loop {
             let Some((merge, _)) = &mut self.open else {
