@@ -254,3 +254,53 @@ async fn more_full_runs_than_allowed_are_merged_again_within_the_smallest_memory
     drop(chain);
     world.at_rest(sink.stash()).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_readers_than_the_memory_can_serve_at_once_take_turns() {
+    let mut config = tight();
+    config.batch.part_bytes = 400_000;
+    config.batch.chunk_bytes = 100_000;
+    let world = World::memory(config).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 1).await;
+    let minted = mint(&mut chain, 1);
+    let all = wide(7, 5_000, 1000, 0);
+    let mut share = incarnation.worker(0).expect("local").share(minted).expect("opens");
+    for piece in all.chunks(100) {
+        share.push(updates(&sink, piece)).await.expect("taken");
+    }
+    chain.report(share.finish().await).await.expect("taken");
+    let delivery = sink.read().await.expect("readable").next().await.expect("read").expect("a batch");
+    assert!(runs_of(delivery.row()) > 8, "{} runs", runs_of(delivery.row()));
+    // One has begun, and goes on only when another waits for it.
+    let mut first = delivery.read();
+    let mut first_rows = first.next().await.expect("readable").expect("rows").num_rows();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let mut reader = delivery.read();
+        tasks.spawn(async move {
+            let mut rows = 0;
+            while let Some(batch) = reader.next().await.expect("readable") {
+                rows += batch.num_rows();
+            }
+            rows
+        });
+    }
+    let waiting = async {
+        while sink.stash().budget().waits == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("waiting for memory", waiting).await;
+    while let Some(batch) = in_time("reading on", first.next()).await.expect("readable") {
+        first_rows += batch.num_rows();
+    }
+    assert_eq!(first_rows, all.len());
+    let rows = in_time("reading in turns", tasks.join_all()).await;
+    assert_eq!(rows, [all.len(); 4]);
+    let usage = sink.stash().budget();
+    assert!(usage.peak <= usage.total && usage.read == 0, "{usage:?}");
+    incarnation.close("done").await.expect("closes");
+    drop(chain);
+    world.at_rest(sink.stash()).await;
+}

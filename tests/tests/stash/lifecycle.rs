@@ -240,3 +240,34 @@ async fn a_dead_replicas_incarnation_is_closed_once_its_lease_ran_out() {
     world.at_rest(sink.stash()).await;
     world.close([sink.stash().clone(), other]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_says_the_sink_is_going_away_ends_the_incarnation_once_and_nothing_is_left() {
+    let world = World::files(small(0)).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 3).await;
+    write(&incarnation, &mut chain, 1, &many(0, 50, 0)).await;
+    let (minted, later) = (mint(&mut chain, 4), mint(&mut chain, 8));
+    let shares = [(0, later, many(0, 50, 6)), (0, minted, many(0, 50, 2))];
+    for (worker, minted, mine) in shares {
+        let writer = incarnation.worker(worker).expect("local");
+        let share = writer.write(minted, [updates(&sink, &mine)]).await.expect("written");
+        chain.report(share).await.expect("taken");
+    }
+    let going = incarnation.worker(1).expect("local").share(minted).expect("opens").drop_sink();
+    let error = chain.report(going).await.expect_err("going away");
+    assert!(matches!(error, Error::GoingAway { .. }), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Absent);
+    let rows = sink.incarnations().await.expect("rows");
+    assert!(matches!(rows[0].state, IncarnationState::Closed { .. }));
+    // It is told once; what follows is refused.
+    let again = incarnation.worker(2).expect("local").share(minted).expect("opens").drop_sink();
+    let error = chain.report(again).await.expect_err("ended");
+    assert!(!matches!(error, Error::GoingAway { .. }), "{error}");
+    assert_eq!(sink.head().await.expect("head").status, HeadStatus::Open, "dropping it is the owner's");
+    world.at_rest(sink.stash()).await;
+    assert_eq!(world.listed().await.len(), 1, "the accepted batch only");
+    drop((incarnation, chain));
+    sink.drop_sink().await.expect("drops");
+    world.close([sink.stash().clone()]).await;
+}
