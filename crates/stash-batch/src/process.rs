@@ -57,6 +57,7 @@ struct Shared {
     ledger: Arc<Ledger>,
     deleter: Arc<Deleter>,
     slots: SharedBatches,
+    background: Mutex<JoinSet<()>>,
     tasks: Mutex<JoinSet<()>>,
     puts: AtomicU64,
     put_bytes: AtomicU64,
@@ -72,8 +73,8 @@ impl Process {
         let config = config.checked()?;
         let ledger = Arc::new(Ledger::default());
         let deleter = Arc::new(Deleter::new(Arc::clone(&store), Arc::clone(&catalog), Arc::clone(&ledger)));
-        let mut tasks = JoinSet::new();
-        tasks.spawn(Arc::clone(&deleter).run());
+        let mut background = JoinSet::new();
+        background.spawn(Arc::clone(&deleter).run());
         let shared = Shared {
             budget: Budget::new(config.memory_bytes),
             store,
@@ -82,7 +83,8 @@ impl Process {
             ledger,
             deleter,
             slots: SharedBatches::default(),
-            tasks: Mutex::new(tasks),
+            background: Mutex::new(background),
+            tasks: Mutex::default(),
             puts: AtomicU64::new(0),
             put_bytes: AtomicU64::new(0),
         };
@@ -136,9 +138,13 @@ impl Process {
         self.shared.deleter.drain().await
     }
 
-    /// Gives up everything this process still owns and deletes what no row references. Incarnations that could
+    /// Ends the background work, gives up everything this process still owns, and deletes what no row
+    /// references. Incarnations that could
     /// still offer some of it are closed first: their batches would lack it.
     pub async fn close(&self) -> Result<Drained, BatchError> {
+        let mut background =
+            std::mem::take(&mut *self.shared.background.lock().unwrap_or_else(PoisonError::into_inner));
+        background.shutdown().await;
         self.shared.slots.abandon_all();
         self.shared.ledger.surrender_all();
         self.shared.deleter.close_incarnations("a process closed with shares that were not offered").await?;
@@ -278,14 +284,14 @@ impl IncarnationWriter {
     }
 
     /// Bytes in memory at which an open batch is written while it grows: what becomes one full part, judged by
-    /// the parts that were written so far, and little enough that one run fills while another is written.
+    /// the parts that were written so far, and little enough that others fill while it is written.
     pub(crate) fn flush_bytes(&self) -> u64 {
         let config = self.process.config();
         let (encoded, unencoded) =
             (self.encoded.load(Ordering::Relaxed).max(1), self.unencoded.load(Ordering::Relaxed));
         let full = u128::from(config.part_bytes) * u128::from(unencoded) / u128::from(encoded) * 15 / 16;
         let full = u64::try_from(full).unwrap_or(u64::MAX);
-        let affordable = self.process.budget().largest(Traffic::Write) / HELD_FACTOR / 2;
+        let affordable = self.process.budget().largest(Traffic::Write) / HELD_FACTOR / 3;
         full.max(config.part_bytes).min(affordable)
     }
 

@@ -13,7 +13,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use stash_part::{Sorted, Updates};
@@ -33,6 +36,7 @@ type SlotKey = (IncarnationId, Description);
 #[derive(Debug, Default)]
 pub struct SharedBatches {
     registry: Mutex<Registry>,
+    flushing: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -96,9 +100,13 @@ impl SharedBatches {
 }
 
 impl Relief for SharedBatches {
-    /// Writes the oldest batch that holds memory. That batch's failure is its own workers' to report; its
-    /// memory is free either way.
+    /// Writes the oldest batch that holds memory, unless a run is being written already: its memory is about to
+    /// be free, and cutting another batch short would only make small parts. The failure of the batch that is
+    /// written is its own workers' to report; its memory is free either way.
     async fn relieve(&self) -> bool {
+        if self.flushing.load(Ordering::Acquire) > 0 {
+            return false;
+        }
         let oldest = {
             let registry = self.registry();
             let holding = registry.slots.values().filter(|slot| slot.held_bytes() > 0);
@@ -230,6 +238,7 @@ impl SharedBatch {
                 return Ok(());
             }
             state.flushing = state.flushing.saturating_add(1);
+            self.writer.process().slots().flushing.fetch_add(1, Ordering::AcqRel);
             taken
         };
         // SUBTLE: the run is written by a task of the process. The worker that waits here may be one of quite
@@ -243,6 +252,10 @@ impl SharedBatch {
     }
 
     fn flushed(&self, written: Result<Option<OwnedParts>, BatchError>) -> Result<(), BatchError> {
+        // SUBTLE: those who wait for memory leave other batches alone while a run is being written, so they are
+        // woken once more after it no longer is; its memory was free before.
+        self.writer.process().slots().flushing.fetch_sub(1, Ordering::AcqRel);
+        self.writer.process().budget().poke();
         let mut state = self.state();
         state.flushing = state.flushing.saturating_sub(1);
         let result = match written {
