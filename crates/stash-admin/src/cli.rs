@@ -22,7 +22,7 @@ const EVERYWHERE: &str = "Options of every command";
   stash-admin chain orders
   stash-admin read --sink orders --consumer me")]
 pub struct Cli {
-    /// The stash: file:///folder, blobs and catalog in that folder.
+    /// The stash: file:///folder, or a path that begins with / or . for short; blobs and catalog lie in it.
     #[arg(long, global = true, env = "STASH_URL", hide_env_values = true, value_name = "URL")]
     #[arg(help_heading = EVERYWHERE)]
     pub stash: Option<String>,
@@ -233,4 +233,16 @@ pub struct HistoryArgs {
     /// The newest N events; 0 for all that are kept.
     #[arg(long, default_value = "100", value_name = "N")]
     pub limit: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_contradicts_itself_nowhere() {
+        Cli::command().debug_assert();
+    }
 }

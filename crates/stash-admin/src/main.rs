@@ -51,6 +51,7 @@ fn parse() -> Result<Cli, clap::Error> {
     {
         cli.stash = None;
     }
+    cli.stash = cli.stash.map(session::url_of);
     Ok(cli)
 }
 

@@ -13,6 +13,15 @@ pub enum Missing {
     Refuse,
 }
 
+/// The URL that `text` means: a path that begins with `/` or `.` names a folder, anything else is kept as it is.
+pub fn url_of(text: String) -> String {
+    if !text.starts_with(['/', '.']) {
+        return text;
+    }
+    let url = std::path::absolute(&text).ok().and_then(|path| url::Url::from_file_path(path).ok());
+    url.map_or(text, String::from)
+}
+
 /// Opens the stash at `url`, runs `work` on it and closes it, whatever became of the work.
 pub async fn with_stash<T>(
     url: &Option<String>,
@@ -37,4 +46,18 @@ pub async fn with_sink<T>(
     work: impl AsyncFnOnce(&Sink) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     with_stash(url, Missing::Refuse, async |stash| work(&stash.sink(name.as_str()).await?).await).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_short_for_the_url_of_its_folder() {
+        assert_eq!(url_of("/tmp/a stash".into()), "file:///tmp/a%20stash");
+        assert!(url_of("./stash".into()).starts_with("file:///"));
+        for kept in ["file:///tmp/x", "memory://", "stash", "s3://bucket"] {
+            assert_eq!(url_of(kept.into()), kept);
+        }
+    }
 }

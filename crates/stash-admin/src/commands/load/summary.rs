@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use stash::{Frontier, Outcome, Resolved, SinkName};
 
 use super::plan::Plan;
@@ -87,76 +87,78 @@ impl Summary {
 
     /// Prints it.
     pub(super) fn print(&self, out: Output, took: Duration) -> io::Result<()> {
-        let Summary { sink, rows, zero_diffs, refused, updates, accepted, trimmed, dropped, .. } = self;
-        let Summary { parts, inline, puts, put_bytes, upper, .. } = self;
-        if out.is_json() {
-            return out.document(&json!({
-                "sink": sink.as_str(),
-                "rows_read": rows,
-                "zero_diffs_dropped": zero_diffs,
-                "refused_below_upper": refused,
-                "updates_accepted": updates,
-                "batches_accepted": accepted,
-                "batches_trimmed": trimmed,
-                "batches_dropped": dropped,
-                "parts": parts,
-                "inline_runs": inline,
-                "puts": puts,
-                "put_bytes": put_bytes,
-                "upper": output::frontier(*upper),
-                "complete": upper.is_empty(),
-                "secs": took.as_secs_f64(),
-            }));
+        if out.is_json() { out.document(&self.json(took)) } else { out.line(self.text(took)) }
+    }
+
+    fn json(&self, took: Duration) -> Value {
+        json!({
+            "sink": self.sink.as_str(),
+            "rows_read": self.rows,
+            "zero_diffs_dropped": self.zero_diffs,
+            "refused_below_upper": self.refused,
+            "updates_accepted": self.updates,
+            "batches_accepted": self.accepted,
+            "batches_trimmed": self.trimmed,
+            "batches_dropped": self.dropped,
+            "parts": self.parts,
+            "inline_runs": self.inline,
+            "puts": self.puts,
+            "put_bytes": self.put_bytes,
+            "upper": output::frontier(self.upper),
+            "complete": self.upper.is_empty(),
+            "secs": took.as_secs_f64(),
+        })
+    }
+
+    fn text(&self, took: Duration) -> String {
+        let mut lines = vec![("read", output::counted(self.rows, "row", "rows"))];
+        if self.zero_diffs > 0 {
+            lines.push(("left out", format!("{} with diff 0", output::count(self.zero_diffs))));
         }
-        let mut read = output::counted(*rows, "row", "rows");
-        if *zero_diffs > 0 {
-            read = format!("{read}, of which {} with diff 0 dropped", output::count(*zero_diffs));
+        if self.refused > 0 {
+            let refused = output::counted(self.refused, "update", "updates");
+            lines.push(("refused", format!("{refused} below the upper, where the sink has all already")));
         }
-        let mut lines = vec![("read", read)];
-        if *refused > 0 {
-            lines.push((
-                "refused",
-                format!(
-                    "{} below the upper, which the sink has already",
-                    output::counted(*refused, "update", "updates")
-                ),
-            ));
-        }
-        lines.push((
-            "accepted",
-            format!("{} after consolidation", output::counted(*updates, "update", "updates")),
-        ));
-        let mut batches = format!("{} accepted", output::count(*accepted));
-        if *trimmed > 0 {
-            batches = format!("{batches}, {} trimmed", output::count(*trimmed));
-        }
-        if *dropped > 0 {
-            batches = format!("{batches}, {} dropped (covered already)", output::count(*dropped));
-        }
-        lines.push(("batches", batches));
-        lines.push((
-            "written",
-            format!(
-                "{} by {} of {}, and {}",
-                output::counted(*parts, "part", "parts"),
-                output::counted(*puts, "PUT", "PUTs"),
-                output::bytes(*put_bytes),
-                output::counted(*inline, "inline run", "inline runs")
-            ),
-        ));
+        let updates = output::counted(self.updates, "update", "updates");
+        lines.push(("accepted", format!("{updates} after consolidation")));
+        lines.push(("batches", self.batches_text()));
+        lines.push(("written", self.written_text()));
         lines.push((
             "upper",
-            if upper.is_empty() {
-                "the end: the sink is complete".to_owned()
-            } else {
-                format!("{upper}: every time below is accepted")
+            match self.upper.time() {
+                None => "the end: the sink is complete".to_owned(),
+                Some(upper) => format!("{upper}: every time below is accepted"),
             },
         ));
         lines.push(("took", format!("{:.1} s", took.as_secs_f64())));
-        out.line(format!("loaded into sink {sink}\n{}", indent(&output::pairs(&lines))))
+        let lines: String = output::pairs(&lines).lines().map(|line| format!("\n  {line}")).collect();
+        format!("loaded into sink {}{lines}", self.sink)
     }
-}
 
-fn indent(text: &str) -> String {
-    text.lines().map(|line| format!("  {line}\n")).collect()
+    fn batches_text(&self) -> String {
+        let mut text = format!("{} accepted", output::count(self.accepted));
+        if self.trimmed > 0 {
+            text = format!("{text}, {} trimmed", output::count(self.trimmed));
+        }
+        if self.dropped > 0 {
+            text = format!("{text}, {} dropped (covered already)", output::count(self.dropped));
+        }
+        text
+    }
+
+    fn written_text(&self) -> String {
+        let parts = format!(
+            "{} of {} in the store ({})",
+            output::counted(self.parts, "part", "parts"),
+            output::bytes(self.put_bytes),
+            output::counted(self.puts, "PUT", "PUTs")
+        );
+        let inline = format!("{} in the catalog", output::counted(self.inline, "small run", "small runs"));
+        match (self.puts + self.parts, self.inline) {
+            (0, 0) => "nothing".to_owned(),
+            (0, _) => inline,
+            (_, 0) => parts,
+            _ => format!("{parts}, {inline}"),
+        }
+    }
 }
