@@ -218,3 +218,20 @@ fn help_and_a_missing_stash_say_what_to_do() {
     command.env_remove("STASH_URL");
     crate::world::finish(command).fails(2, &["STASH_URL", "--stash"]);
 }
+
+#[test]
+fn rows_without_columns_and_rows_with_missing_keys_load_too() {
+    let world = World::new();
+    world.write("bare.csv", "t,d\n1,2\n1,3\n2,-1\n");
+    world.load("bare.csv", "bare", "").ok();
+    let bare = world.run("read --sink bare").ok();
+    assert_eq!(
+        bare,
+        "{\"_time\":1,\"_diff\":5}\n{\"_progress\": 2}\n{\"_time\":2,\"_diff\":-1}\n{\"_progress\": 3}\n"
+    );
+    world.write("gaps.ndjson", "{\"a\":1,\"t\":1,\"d\":1}\n{\"t\":2,\"d\":1,\"b\":\"x\"}\n");
+    world.load("gaps.ndjson", "gaps", "").ok();
+    let gaps = world.run("read --sink gaps --from 2").ok();
+    assert!(gaps.starts_with("{\"a\":null,\"b\":\"x\",\"_time\":2,\"_diff\":1}\n"), "{gaps}");
+    world.at_rest();
+}

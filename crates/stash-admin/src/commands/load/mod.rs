@@ -64,6 +64,16 @@ impl Source {
     }
 }
 
+impl Source {
+    /// The same with the types that the first pass found, so that they are not looked for again.
+    fn typed(mut self, plan: &Plan) -> Source {
+        if self.format != Format::Parquet && self.schema.is_none() {
+            self.schema = SchemaSpec::of(&plan.schema).ok();
+        }
+        self
+    }
+}
+
 /// Runs the command.
 pub async fn run(url: &Option<String>, args: LoadArgs, out: Output) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
@@ -112,7 +122,7 @@ async fn load(
         other => return Err(other.render().err().map_or_else(|| unreachable_opened(sink), Into::into)),
     };
     let written = tokio::select! {
-        written = write::write(&incarnation, source, &plan, args, &mut summary, out) => written,
+        written = write::write(&incarnation, source.typed(&plan), &plan, args, &mut summary, out) => written,
         () = interrupt.wait() => Err(Interrupted(None).into()),
     };
     let reason = match &written {
