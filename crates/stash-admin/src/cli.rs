@@ -69,7 +69,7 @@ pub enum Command {
 /// Arguments of `load`.
 #[derive(Debug, Args)]
 pub struct LoadArgs {
-    /// The change file: one update a record. It is read twice, so a pipe will not do.
+    /// The change file: one update a record. It is read more than once, so a pipe will not do.
     pub file: PathBuf,
     /// The sink; declared if there is none of that name.
     #[arg(long)]

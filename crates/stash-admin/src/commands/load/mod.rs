@@ -1,6 +1,6 @@
 //! `load`: writes a change file through the whole path, from minting to the chain.
 //!
-//! The file is read twice. The first pass ([`plan`]) finds every fault, the times, and where batches are to end;
+//! The file is read twice, and once more before that where its types are to be found. The first pass ([`plan`]) finds every fault, the times, and where batches are to end;
 //! nothing is created before it is through. The second ([`write`]) mints each description, streams its
 //! updates to the workers as they are read, and offers the batch; no batch is ever held as a whole.
 //!
@@ -53,7 +53,7 @@ impl Source {
         // Other faults of the path are better said by whoever opens it.
         if std::fs::metadata(&path).is_ok_and(|kind| !kind.is_file() && !kind.is_dir()) {
             return Err(Refusal::usage(format!(
-                "{} is not a regular file, and a load reads it twice; write it to a file first",
+                "{} is not a regular file, and a load reads it more than once; write it to a file first",
                 path.display()
             ))
             .into());
