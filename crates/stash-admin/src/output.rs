@@ -1,8 +1,8 @@
 //! What commands print: text that people read, or JSON.
 //!
 //! Numbers are grouped, bytes have units, times of the clock are UTC. In JSON numbers are bare, bytes are bytes,
-//! clocks are milliseconds since 1970, and the empty frontier is `"end"`. A failed write is an error, so that a broken pipe
-//! ends a command and never a panic.
+//! clocks are milliseconds since 1970, and the empty frontier is `"end"`. A failed write is an error, so that a
+//! broken pipe ends a command and never is a panic.
 
 use std::io::{self, Write};
 
