@@ -19,11 +19,19 @@ async fn a_workers_failure_fails_the_description_and_closes_only_its_own_incarna
         let (other, mut other_chain) = open(&sink, "other", 1).await;
         write(&one, &mut one_chain, 1, &many(0, 20, 0)).await;
 
-        // An earlier description of it is complete except for one share, a later one has a share too.
+        // Of an earlier description one share is not reported yet; the merge holds another that carries a part.
         let early = mint(&mut one_chain, 5);
         let minted = mint(&mut one_chain, 9);
-        let early_share = one.worker(0).expect("local").write(early, [updates(&sink, &many(0, 50, 3))]).await;
-        one_chain.report(early_share.expect("written")).await.expect("taken");
+        let mut late = None;
+        for worker in 0..3 {
+            let mine = (worker == 0).then(|| updates(&sink, &many(0, 50, 3)));
+            let share = one.worker(worker).expect("local").write(early, mine).await.expect("written");
+            match worker {
+                1 => late = Some(share),
+                _ => drop(one_chain.report(share).await.expect("taken")),
+            }
+        }
+        assert_eq!(world.listed().await.len(), 2);
         let mut failing = one.worker(1).expect("local").share(minted).expect("opens");
         for piece in many(0, rows, 6).chunks(500) {
             failing.push(updates(&sink, piece)).await.expect("taken");
@@ -40,8 +48,7 @@ async fn a_workers_failure_fails_the_description_and_closes_only_its_own_incarna
         let error = one_chain.report(good).await.expect_err("failed");
         assert_eq!(error.kind(), ErrorKind::Reopen, "{error}");
         drop(failed);
-        let error =
-            one_chain.report(one.worker(2).expect("local").write(early, []).await.expect("written")).await;
+        let error = one_chain.report(late.expect("kept")).await;
         assert_eq!(error.expect_err("it ended").kind(), ErrorKind::Reopen);
         let rows_of = sink.incarnations().await.expect("rows");
         let state = |id| rows_of.iter().find(|row| row.id == id).map(|row| row.state.clone()).expect("known");
