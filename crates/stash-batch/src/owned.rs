@@ -91,9 +91,13 @@ impl OwnedParts {
         self.parts.append(&mut other.parts);
     }
 
-    /// The descriptors, for a channel that serializes. The parts stay in this process's ledger until it
-    /// closes; the receiver arms them again.
+    /// The descriptors, for a channel that serializes; the receiver arms them again.
+    ///
+    /// From then on the catalog decides: this process forgets a part once a row references it, and deletes it once
+    /// none can, since its frame was lost or refused. So the ledger holds only what is on its way.
     pub fn disarm(mut self) -> Vec<PartDescriptor> {
+        let keys: Vec<PartKey> = self.keys().collect();
+        self.ledger.surrender(keys);
         mem::take(&mut self.parts)
     }
 
