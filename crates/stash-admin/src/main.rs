@@ -27,6 +27,9 @@ use crate::{
 /// Threads that run workers: two cores are used, four at most.
 const THREADS_MIN: usize = 2;
 const THREADS_MAX: usize = 4;
+/// Threads that sort, encode and do file I/O. More would each keep memory of its own: the system's allocator
+/// scatters what one thread takes and another gives back.
+const BLOCKING_THREADS_MAX: usize = 4;
 
 fn main() -> ExitCode {
     let cli = match parse() {
@@ -59,6 +62,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(THREADS_MIN, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.clamp(THREADS_MIN, THREADS_MAX))
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
         .enable_all()
         .build()?;
     let result = runtime.block_on(dispatch(cli));

@@ -8,7 +8,7 @@ use arrow::{
 };
 use proptest::prelude::*;
 
-use super::*;
+use super::{compare::What, *};
 
 type Update<'a> = (Option<&'a str>, f64, u64, i64);
 
