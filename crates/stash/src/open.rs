@@ -108,7 +108,17 @@ impl OpenOptions {
                 what: format!("there is no stash at {}: {} does not exist", self.url, file.display()),
             });
         }
-        let store = LocalStore::open(&folder.join(BLOBS_FOLDER))?;
+        let blobs = folder.join(BLOBS_FOLDER);
+        if !self.create && !blobs.is_dir() {
+            return Err(Error::InvalidUsage {
+                what: format!(
+                    "the stash at {} has lost its blobs: {} does not exist",
+                    self.url,
+                    blobs.display()
+                ),
+            });
+        }
+        let store = LocalStore::open(&blobs)?;
         let catalog = SqliteCatalog::open(&file, Arc::clone(&self.clock), Arc::clone(&self.ids)).await?;
         Ok((Arc::new(store), Arc::new(catalog)))
     }

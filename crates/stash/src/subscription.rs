@@ -99,26 +99,30 @@ impl Subscription {
 
     /// The next batch if it is there already.
     pub async fn try_next(&mut self) -> Result<TryNext> {
-        if self.rows.is_empty()
-            && let Some(at_end) = self.fill().await?
-        {
-            return Ok(at_end);
+        loop {
+            let Some(row) = self.rows.front() else {
+                match self.fill().await? {
+                    Some(at_end) => return Ok(at_end),
+                    None => continue,
+                }
+            };
+            if row.lower > self.from {
+                return Err(self.absent(self.from, row.lower).await?);
+            }
+            let upper = if self.from < row.upper { row.upper } else { row.extent };
+            let delivery = Description::new(self.from, upper).map(|piece| Delivery {
+                sink: self.sink.clone(),
+                piece,
+                row: row.clone(),
+            });
+            if upper >= row.extent {
+                self.rows.pop_front();
+            }
+            if let Some(delivery) = delivery {
+                self.from = upper;
+                return Ok(TryNext::Delivery(Box::new(delivery)));
+            }
         }
-        let Some(row) = self.rows.front() else { return Ok(TryNext::Pending) };
-        if row.lower > self.from {
-            return Err(self.absent(self.from, row.lower).await?);
-        }
-        let upper = if self.from < row.upper { row.upper } else { row.extent };
-        let Some(piece) = Description::new(self.from, upper) else {
-            self.rows.pop_front();
-            return Ok(TryNext::Pending);
-        };
-        let delivery = Delivery { sink: self.sink.clone(), piece, row: row.clone() };
-        self.from = upper;
-        if upper >= row.extent {
-            self.rows.pop_front();
-        }
-        Ok(TryNext::Delivery(Box::new(delivery)))
     }
 
     /// Reads more rows; says what stands at the end of the chain when there are none.

@@ -43,10 +43,20 @@ pub(super) async fn open_file(
     now: Timestamp,
     ids: &dyn IdSource,
 ) -> Result<(SqliteConnection, CatalogId, u64)> {
+    let connect =
+        async || writer_options(path, busy).connect().await.map_err(|error| failure(location, OP, error));
+    // Opening a catalog that is up to date writes nothing: to look must be possible while another process
+    // writes, and where this one may not.
+    if refuse_newer(path, location, busy).await? == known_version() {
+        let mut writer = connect().await?;
+        apply(&mut writer, location).await?;
+        if let Some((id, revision)) = identity(&mut writer, location).await? {
+            return Ok((writer, id, revision));
+        }
+    }
     let lock = lock(path, location).await?;
     refuse_newer(path, location, busy).await?;
-    let mut writer =
-        writer_options(path, busy).connect().await.map_err(|error| failure(location, OP, error))?;
+    let mut writer = connect().await?;
     let (id, revision) = migrate(&mut writer, location, now, ids).await?;
     drop(lock);
     Ok((writer, id, revision))
@@ -59,6 +69,14 @@ pub(super) async fn migrate(
     now: Timestamp,
     ids: &dyn IdSource,
 ) -> Result<(CatalogId, u64)> {
+    apply(writer, location).await?;
+    draw_identity(writer, location, now, ids).await?;
+    let drawn = identity(writer, location).await?;
+    drawn.ok_or_else(|| determinate(location, "its identity cannot be read back".to_owned(), None))
+}
+
+/// Applies the migrations that are missing, and compares those that are there.
+async fn apply(writer: &mut SqliteConnection, location: &str) -> Result<()> {
     let migrations = MIGRATIONS
         .iter()
         .map(|(version, noun, sql)| {
@@ -68,36 +86,42 @@ pub(super) async fn migrate(
     // Not `run`: its future cannot be sent between threads as far as the compiler can see, so that nobody
     // could open a catalog in a task of its own.
     let migrator = Migrator::with_migrations(migrations);
-    migrator.run_direct(None, &mut *writer, false).await.map_err(|error| refused(location, error))?;
-    identity(writer, location, now, ids).await
+    migrator.run_direct(None, &mut *writer, false).await.map_err(|error| refused(location, error))
 }
 
-/// The catalog's id, drawn by whoever opens it first, and its revision.
-async fn identity(
+/// Draws the catalog's id, unless somebody did.
+async fn draw_identity(
     writer: &mut SqliteConnection,
     location: &str,
     now: Timestamp,
     ids: &dyn IdSource,
-) -> Result<(CatalogId, u64)> {
+) -> Result<()> {
     sqlx::query("INSERT OR IGNORE INTO catalog (one, id, revision, created) VALUES (1, ?, 0, ?)")
         .bind(CatalogId::from_uuid(ids.random()).to_string())
         .bind(int(now.0))
         .execute(&mut *writer)
         .await
-        .map_err(|error| failure(location, OP, error))?;
-    let row = sqlx::query("SELECT one, id, revision FROM catalog WHERE one = 1")
-        .fetch_one(&mut *writer)
-        .await
-        .map_err(|error| failure(location, OP, error))?;
-    let fields = Fields::new(location, "catalog", &row);
-    Ok((fields.parse("id")?, fields.u64("revision")?))
+        .map(drop)
+        .map_err(|error| failure(location, OP, error))
 }
 
-/// Looks at the file before anything is written to it.
-async fn refuse_newer(path: &Path, location: &str, busy: Duration) -> Result<()> {
+/// The catalog's id and its revision, once the id is drawn.
+async fn identity(writer: &mut SqliteConnection, location: &str) -> Result<Option<(CatalogId, u64)>> {
+    let row = sqlx::query("SELECT one, id, revision FROM catalog WHERE one = 1")
+        .fetch_optional(&mut *writer)
+        .await
+        .map_err(|error| failure(location, OP, error))?;
+    let Some(row) = row else { return Ok(None) };
+    let fields = Fields::new(location, "catalog", &row);
+    Ok(Some((fields.parse("id")?, fields.u64("revision")?)))
+}
+
+/// Looks at the file before anything is written to it, and tells its version; 0 for one that is empty or not
+/// there.
+async fn refuse_newer(path: &Path, location: &str, busy: Duration) -> Result<i64> {
     match tokio::fs::metadata(path).await {
         Ok(file) if file.len() > 0 => {}
-        _ => return Ok(()),
+        _ => return Ok(0),
     }
     let mut look = options(path, busy)
         .pragma("query_only", "ON")
@@ -110,7 +134,7 @@ async fn refuse_newer(path: &Path, location: &str, busy: Duration) -> Result<()>
     if found > known {
         return Err(CatalogError::Newer { location: location.to_owned(), found, known });
     }
-    Ok(())
+    Ok(found)
 }
 
 /// The version of the file; 0 for one without tables.

@@ -68,6 +68,17 @@ async fn refusal(path: &Path) -> CatalogError {
     open_at(path, &Arc::new(ManualClock::at(0)), 1).await.map(drop).expect_err("refused")
 }
 
+#[tokio::test]
+async fn looking_needs_no_lock_that_a_writer_holds() {
+    let (_folder, path) = new_folder();
+    let clock = Arc::new(ManualClock::at(0));
+    open_at(&path, &clock, 1).await.expect("created").close().await;
+    let mut writer = raw(&path).await;
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut writer).await.expect("locked");
+    let catalog = open_at(&path, &clock, 2).await.expect("opened beside the writer");
+    assert!(catalog.sinks(true).await.expect("read beside the writer").is_empty());
+}
+
 /// A catalog of one sink with one batch of one part, closed again.
 async fn written(path: &Path) -> World {
     let clock = Arc::new(ManualClock::at(1_000_000));
