@@ -10,8 +10,8 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use arrow::{
-    array::{ArrayRef, RecordBatch, StringBuilder, UInt64Array},
-    datatypes::{DataType, Field, Schema},
+    array::{ArrayRef, AsArray, RecordBatch, StringBuilder, UInt64Array},
+    datatypes::{DataType, Field, Schema, UInt64Type},
 };
 use clap::Parser;
 use stash::{Frontier, Launch, Minted, OwnedParts, ShareMessage, ShareWriter, Sink, SinkSpec, Stash};
@@ -56,10 +56,14 @@ async fn main() -> Result<()> {
     let mut tasks = tokio::task::JoinSet::new();
     for worker in 0..workers {
         let (sink, count) = (sink.clone(), shares(worker));
-        tasks.spawn_blocking(move || batches(&sink, worker, count).try_for_each(|batch| batch.map(drop)));
+        tasks.spawn_blocking(move || {
+            batches(&sink, worker, count)
+                .try_fold(0_u64, |sum, batch| anyhow::Ok(sum.wrapping_add(checksum(&batch?))))
+        });
     }
-    while let Some(made) = tasks.join_next().await {
-        made??;
+    let mut made = 0_u64;
+    while let Some(sum) = tasks.join_next().await {
+        made = made.wrapping_add(sum??);
     }
     let making = began.elapsed();
 
@@ -78,12 +82,14 @@ async fn main() -> Result<()> {
 
     let began = Instant::now();
     let delivery = sink.read().await?.next().await?.context("a batch")?;
-    let (mut reader, mut read) = (delivery.read(), 0);
+    let (mut reader, mut read, mut sum) = (delivery.read(), 0, 0_u64);
     while let Some(batch) = reader.next().await? {
         read += batch.num_rows() as u64;
+        sum = sum.wrapping_add(checksum(&batch));
     }
     let reading = began.elapsed();
     ensure!(read == rows, "{read} rows of {rows} came back");
+    ensure!(sum == made, "other rows came back than were written");
     drop((reader, chain));
     incarnation.close("the bench is done").await?;
     stash.close().await?;
@@ -119,6 +125,14 @@ async fn write(
         }
     }
     Ok(share.finish().await)
+}
+
+/// A number that follows from the rows, whatever their order: each key, times the first letters of its text.
+fn checksum(batch: &RecordBatch) -> u64 {
+    let (keys, texts) = (batch.column(0).as_primitive::<UInt64Type>(), batch.column(1).as_string::<i32>());
+    let letters = |text: &str| text.bytes().take(8).fold(0_u64, |word, byte| (word << 8) | u64::from(byte));
+    let rows = keys.values().iter().zip(texts.iter().flatten());
+    rows.fold(0, |sum, (key, text)| sum.wrapping_add(key.wrapping_mul(letters(text))))
 }
 
 /// The rows of a worker.
