@@ -49,9 +49,8 @@ const OWNED: [(&str, &str); 4] = [
 ];
 
 /// Who else may name an owned library, and why.
-const OWNED_TOO: [(&str, &str, &str); 2] = [
-    ("parquet", "stash-admin", "reads and writes the user's own Parquet files"),
-];
+const OWNED_TOO: [(&str, &str, &str); 1] =
+    [("parquet", "stash-admin", "reads and writes the user's own Parquet files")];
 
 /// Crates that neither wait nor do I/O.
 const PURE: [&str; 3] = ["stash-types", "stash-chain", "stash-part"];
