@@ -54,9 +54,9 @@ mod tests {
 
     #[test]
     fn a_path_is_short_for_the_url_of_its_folder() {
-        assert_eq!(url_of("/tmp/a stash".into()), "file:///tmp/a%20stash");
+        assert_eq!(url_of("/srv/a stash".into()), "file:///srv/a%20stash");
         assert!(url_of("./stash".into()).starts_with("file:///"));
-        for kept in ["file:///tmp/x", "memory://", "stash", "s3://bucket"] {
+        for kept in ["file:///srv/x", "memory://", "stash", "s3://bucket"] {
             assert_eq!(url_of(kept.into()), kept);
         }
     }
