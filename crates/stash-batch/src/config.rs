@@ -49,6 +49,12 @@ impl BatchConfig {
     /// The smallest memory a process can work with: 16 MiB.
     pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
+    /// The largest row that is taken: a sixteenth of the memory, so that two runs of such rows can always be
+    /// merged, each with one row in the merge and one on its way, beside what is being written.
+    pub fn row_bytes_max(&self) -> u64 {
+        self.memory_bytes / 16
+    }
+
     /// The same with every size brought within the memory, or what cannot be.
     pub fn checked(mut self) -> Result<BatchConfig, BatchError> {
         if self.memory_bytes < Self::MEMORY_BYTES_MIN {

@@ -27,7 +27,7 @@ pub enum BatchError {
         /// The largest that can be granted.
         largest: u64,
     },
-    /// A single row takes more than a quarter of the memory: nothing could be merged with it.
+    /// A single row takes more than a sixteenth of the memory: its run could not be merged with another.
     #[error(
         "sink {sink}: a row at time {time} has {bytes} bytes, a row may have {largest}: raise memory_bytes"
     )]
@@ -38,7 +38,7 @@ pub enum BatchError {
         time: u64,
         /// Its bytes.
         bytes: u64,
-        /// A quarter of the memory.
+        /// The largest a row may have.
         largest: u64,
     },
     /// What was asked for is not there, for a known reason.

@@ -163,15 +163,11 @@ impl Origins {
         process: &Process,
         mut runs: Vec<Run>,
     ) -> Result<(SortedMerge, Reservation), BatchError> {
-        let config = process.config();
         let largest = process.budget().largest(Traffic::Read);
-        while SortedMerge::memory_bytes(&runs, config) > largest {
-            let fan_in = (2..=runs.len())
-                .rev()
-                .find(|n| SortedMerge::memory_bytes(runs.get(..*n).unwrap_or(&[]), config) <= largest / 2);
-            let Some(fan_in) = fan_in else {
-                let wanted = SortedMerge::memory_bytes(runs.get(..2).unwrap_or(&runs), config);
-                return Err(BatchError::OverBudget { wanted: wanted.saturating_mul(2), largest });
+        while SortedMerge::memory_bytes(&runs) > largest {
+            let needed = |n: usize| scratch_bytes(process, runs.get(..n).unwrap_or(&runs));
+            let Some(fan_in) = (2..=runs.len()).rev().find(|n| needed(*n) <= largest) else {
+                return Err(BatchError::OverBudget { wanted: needed(2), largest });
             };
             let rest = runs.split_off(fan_in);
             tracing::info!(sink = %self.sink, runs = fan_in, left = rest.len(), "merging runs into a scratch file");
@@ -180,7 +176,7 @@ impl Origins {
             runs = rest;
             runs.push(merged);
         }
-        let memory = SortedMerge::memory_bytes(&runs, config);
+        let memory = SortedMerge::memory_bytes(&runs);
         let reservation = process.budget().reserve(Traffic::Read, memory).await?;
         Ok((self.open(process, runs), reservation))
     }
@@ -194,8 +190,7 @@ impl Origins {
     async fn scratch(&self, process: &Process, runs: Vec<Run>) -> Result<Run, BatchError> {
         let config = process.config();
         let failed = |what: std::io::Error| BatchError::Scratch { what: what.to_string() };
-        let memory = SortedMerge::memory_bytes(&runs, config).saturating_add(config.row_group_bytes_max);
-        let _memory = process.budget().reserve(Traffic::Read, memory).await?;
+        let _memory = process.budget().reserve(Traffic::Read, scratch_bytes(process, &runs)).await?;
         let mut file = ScratchWriter {
             file: Arc::new(tempfile::tempfile().map_err(failed)?),
             written: 0,
@@ -240,6 +235,12 @@ impl Origins {
         PartName { incarnation: self.incarnation, description: self.piece, process: 0, n: 0 }
             .under(self.shard)
     }
+}
+
+/// What merging these runs into a scratch file needs at once: the merge, and a row group on its way out.
+fn scratch_bytes(process: &Process, runs: &[Run]) -> u64 {
+    let row_group = process.config().row_group_bytes_max.max(SortedMerge::largest_piece(runs));
+    SortedMerge::memory_bytes(runs).saturating_add(row_group)
 }
 
 struct ScratchWriter {

@@ -19,7 +19,7 @@ use stash_types::{BlobKey, Description, InlineRun, PartDescriptor, PartKey, Shar
 use tokio::task::JoinSet;
 
 use crate::{
-    Absence, BatchConfig, BatchError, Process, absence,
+    Absence, BatchError, Process, absence,
     process::compute,
     spill::OUTPUT_ROWS,
     upload::{pause, worth_another_try},
@@ -80,15 +80,12 @@ impl Run {
     }
 
     /// The largest piece of it that is decoded at once, in bytes.
-    fn piece_bytes(&self, config: &BatchConfig) -> u64 {
+    fn piece_bytes(&self) -> u64 {
+        let largest = |pieces: &mut dyn Iterator<Item = u64>| pieces.max().unwrap_or(0);
         match self {
-            Run::Parts(parts) => parts
-                .iter()
-                .map(|part| part.descriptor.facts.uncompressed_bytes.min(config.row_group_bytes_max))
-                .max()
-                .unwrap_or(0),
+            Run::Parts(parts) => largest(&mut parts.iter().map(|part| part.descriptor.piece_bytes)),
+            Run::Scratch(parts) => largest(&mut parts.iter().map(|part| part.descriptor.piece_bytes)),
             Run::Inline(run) => run.facts.uncompressed_bytes,
-            Run::Scratch(_) => config.row_group_bytes_max,
         }
     }
 }
@@ -314,10 +311,14 @@ impl SortedMerge {
     }
 
     /// What merging these runs needs at once: two pieces of each, and the output.
-    pub(crate) fn memory_bytes(runs: &[Run], config: &BatchConfig) -> u64 {
-        let pieces: u64 = runs.iter().map(|run| run.piece_bytes(config)).sum();
-        let output = runs.iter().map(|run| run.piece_bytes(config)).max().unwrap_or(0);
-        pieces.saturating_add(output).saturating_mul(2)
+    pub(crate) fn memory_bytes(runs: &[Run]) -> u64 {
+        let pieces: u64 = runs.iter().map(Run::piece_bytes).sum();
+        pieces.saturating_add(Self::largest_piece(runs)).saturating_mul(2)
+    }
+
+    /// The largest piece that any of them gives.
+    pub(crate) fn largest_piece(runs: &[Run]) -> u64 {
+        runs.iter().map(Run::piece_bytes).max().unwrap_or(0)
     }
 
     /// The next consolidated updates in row order; `None` at the end.

@@ -95,12 +95,12 @@ impl ShareBuilder {
                 todo.push(updates.slice(0, half));
                 continue;
             }
-            if bytes > config.memory_bytes / 4 {
+            if bytes > config.row_bytes_max() {
                 return Err(BatchError::RowTooLarge {
                     sink: self.writer.spec().sink,
                     time: updates.times().first().copied().unwrap_or_default(),
                     bytes,
-                    largest: config.memory_bytes / 4,
+                    largest: config.row_bytes_max(),
                 });
             }
             pieces.push(updates);

@@ -13,12 +13,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
+use futures::FutureExt;
 use stash_part::{Sorted, Updates};
 use stash_types::{Description, IncarnationId, WorkerIndex};
 use tokio::sync::Notify;
@@ -245,8 +247,11 @@ impl SharedBatch {
         // another batch, short of memory, and its being cancelled must not take this batch with it.
         let slot = Arc::clone(self);
         let done = self.writer.process().run(async move {
-            let written = spill::write_run(&slot.writer, slot.description, taken).await;
-            slot.flushed(written)
+            // SUBTLE: whatever happens in there, the flush is counted as over: those who wait for its memory,
+            // and the last worker, wait for that count.
+            let written = AssertUnwindSafe(spill::write_run(&slot.writer, slot.description, taken));
+            let panicked = |_| Err(BatchError::Ended { what: "the writing of a run: it panicked, and" });
+            slot.flushed(written.catch_unwind().await.unwrap_or_else(panicked))
         });
         done.await.map_err(|_| BatchError::Ended { what: "the flush of a shared batch" })?
     }

@@ -177,7 +177,7 @@ pub(crate) fn encode_options(config: &BatchConfig) -> EncodeOptions {
     EncodeOptions {
         row_group_bytes_max: usize::try_from(config.row_group_bytes_max).unwrap_or(usize::MAX),
         row_group_rows_max: config.row_group_rows_max,
-        row_bytes_max: usize::try_from(config.memory_bytes / 4).unwrap_or(usize::MAX),
+        row_bytes_max: usize::try_from(config.row_bytes_max()).unwrap_or(usize::MAX),
         ..EncodeOptions::default()
     }
 }
@@ -247,7 +247,7 @@ pub(crate) async fn bound_runs(
             return Ok(owned);
         }
         let budget = writer.process().budget();
-        let needed = |runs: &[Run]| SortedMerge::memory_bytes(runs, config).saturating_add(config.part_bytes);
+        let needed = |runs: &[Run]| SortedMerge::memory_bytes(runs).saturating_add(config.part_bytes);
         // As many as the memory can hold at once, two at the least: what that needs, no smaller merge can avoid.
         let fits = |n: &usize| needed(runs.get(..*n).unwrap_or(&[])) <= budget.largest(Traffic::Write);
         let fan_in = (2..=config.runs_max).rev().find(fits).unwrap_or(2);

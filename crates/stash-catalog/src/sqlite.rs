@@ -20,6 +20,7 @@ mod release;
 mod sinks;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod watch;
 
 use std::path::Path;

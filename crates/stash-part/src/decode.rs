@@ -297,6 +297,10 @@ fn spans(
     if start != tail_range(part).start || sums != declared.facts {
         return Err(damaged("its row groups do not add up to the part"));
     }
+    // What a reader reserved memory by.
+    if spans.iter().map(|span| span.uncompressed_bytes).max().unwrap_or(0) > part.piece_bytes {
+        return Err(damaged("a row group is larger than its descriptor says"));
+    }
     Ok(spans)
 }
 

@@ -102,6 +102,8 @@ pub struct EncodedPart {
     pub digest: Digest,
     /// What it holds.
     pub facts: RunFacts,
+    /// Bytes in memory of its largest row group.
+    pub piece_bytes: u64,
     /// The row schema it was written with.
     pub schema: SchemaFingerprint,
     /// What it says of itself.
@@ -123,6 +125,7 @@ impl EncodedPart {
             tail_digest: self.tail_digest,
             digest: self.digest,
             facts: self.facts,
+            piece_bytes: self.piece_bytes,
             schema: self.schema,
         }
     }
@@ -203,6 +206,7 @@ impl PartEncoder {
     pub fn finish(mut self) -> Result<EncodedPart, PartError> {
         self.close_row_group()?;
         let schema = self.schema.fingerprint();
+        let piece_bytes = self.row_groups.iter().map(|group| group.bytes).max().unwrap_or(0);
         let footer = FooterFacts { meta: self.meta, facts: self.facts, schema, row_groups: self.row_groups };
         for (key, value) in footer.to_metadata() {
             self.writer.append_key_value_metadata(KeyValue::new(key, value));
@@ -220,6 +224,7 @@ impl PartEncoder {
             tail_digest,
             digest,
             facts: self.facts,
+            piece_bytes,
             schema,
             meta: self.meta,
         })

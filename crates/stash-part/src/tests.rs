@@ -347,6 +347,7 @@ fn stored(object: Vec<u8>, tail: usize, facts: RunFacts, schema: SchemaFingerpri
         tail_digest: Digest::of(&object[tail..]),
         digest: Digest::of(&object),
         facts,
+        piece_bytes: facts.uncompressed_bytes,
         schema,
     };
     Stored { part, object: object.into() }

@@ -103,6 +103,8 @@ pub struct PartDescriptor {
     pub digest: Digest,
     /// What it holds.
     pub facts: RunFacts,
+    /// Bytes in memory of its largest row group: what a reader decodes at once and reserves.
+    pub piece_bytes: u64,
     /// The row schema it was written with.
     pub schema: SchemaFingerprint,
 }

@@ -17,6 +17,7 @@ use stash_types::{SinkId, Timestamp};
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
 use super::decode::{Fields, int};
+use super::turn::{Turn, Turns};
 use super::{Result, SqliteCatalog};
 use crate::{CatalogError, HeadRow, Misuse};
 
@@ -32,6 +33,7 @@ pub(super) struct Connections {
     writer: Mutex<Option<SqliteConnection>>,
     readers: [Mutex<Option<SqliteConnection>>; READERS],
     turn: AtomicUsize,
+    turns: Turns,
 }
 
 /// A connection while it is held.
@@ -60,6 +62,7 @@ impl Connections {
             writer: Mutex::new(Some(writer)),
             readers: Default::default(),
             turn: AtomicUsize::new(0),
+            turns: Turns::default(),
         }
     }
 
@@ -139,8 +142,10 @@ impl SqliteCatalog {
     pub(super) async fn write<'c>(&'c self, op: &'static str, held: &'c mut Held<'_>) -> Result<Write<'c>> {
         // Read before the lock is taken: whoever committed in between can only have raised it.
         let saw = self.seen.load(Ordering::Acquire);
+        let Connections { path, busy, turns, .. } = &self.connections;
+        let turn = turns.take(path.as_deref(), *busy).await;
         let tx = held.begin_with("BEGIN IMMEDIATE").await.map_err(|error| self.failed(op, error))?;
-        Ok(Write { catalog: self, tx, op, now: self.clock.now(), saw })
+        Ok(Write { catalog: self, tx, op, now: self.clock.now(), saw, _turn: turn })
     }
 
     fn was_closed(&self, op: &'static str) -> CatalogError {
@@ -197,6 +202,8 @@ pub(super) struct Write<'c> {
     /// The moment of everything this transaction writes.
     pub(super) now: Timestamp,
     saw: u64,
+    /// Ends after the transaction: fields are dropped in order.
+    _turn: Turn<'c>,
 }
 
 impl Write<'_> {
@@ -265,7 +272,7 @@ impl Write<'_> {
 
     /// Makes everything durable, as `revision`, and wakes who waits for it.
     pub(super) async fn commit(self, revision: u64) -> Result<()> {
-        let Write { catalog, tx, op, .. } = self;
+        let Write { catalog, tx, op, _turn, .. } = self;
         match tx.commit().await {
             Ok(()) => {
                 catalog.saw(revision);

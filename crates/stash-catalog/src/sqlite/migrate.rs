@@ -193,7 +193,7 @@ fn determinate(
 }
 
 /// The lock file of a catalog.
-fn lock_path(path: &Path) -> PathBuf {
+pub(super) fn lock_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     PathBuf::from(name)

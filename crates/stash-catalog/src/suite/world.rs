@@ -125,6 +125,7 @@ impl World {
             tail_digest: digest,
             digest,
             facts,
+            piece_bytes: 96,
             schema: SchemaFingerprint(Digest::of(b"schema")),
         };
         PartRow { name, descriptor }

