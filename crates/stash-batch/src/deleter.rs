@@ -90,7 +90,7 @@ impl Deleter {
     async fn queue_proven(&self, sink: SinkId, keys: &[PartKey]) -> Result<(), BatchError> {
         let (mut garbage, mut settled) = (Vec::new(), Vec::new());
         for state in self.catalog.key_states(sink, keys).await? {
-            match judge(facts(&state)) {
+            match verdict(&state) {
                 Verdict::BeingWritten => continue,
                 Verdict::Garbage(_) => garbage.push(state.key),
                 Verdict::Referenced | Verdict::Queued | Verdict::Foreign => {}
@@ -128,12 +128,13 @@ impl Deleter {
     }
 }
 
-fn facts(state: &KeyState) -> KeyFacts {
+/// What is to be made of a key by what the catalog knows of it.
+pub fn verdict(state: &KeyState) -> Verdict {
     let incarnation = state.incarnation.as_ref();
-    KeyFacts {
+    judge(KeyFacts {
         description: state.key.name.description,
         incarnation: incarnation.map(|(state, resolved)| (*state == IncarnationState::Open, *resolved)),
         referenced: state.referenced_by.is_some(),
         queued: state.queued.is_some(),
-    }
+    })
 }

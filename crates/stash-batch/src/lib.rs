@@ -32,7 +32,7 @@ mod upload;
 pub use absence::Absence;
 pub use budget::{Budget, BudgetUse, Reservation, Traffic};
 pub use config::BatchConfig;
-pub use deleter::Drained;
+pub use deleter::{Drained, verdict};
 pub use error::BatchError;
 pub use owned::OwnedParts;
 pub use process::{IncarnationSpec, IncarnationWriter, Process, ProcessCounters};

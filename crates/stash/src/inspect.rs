@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use futures::StreamExt;
 use serde::Serialize;
-use stash_batch::BatchReader;
+use stash_batch::{BatchReader, verdict};
 use stash_blob::BlobEntryKind;
 use stash_catalog::{BatchRow, HistoryFilter, HistoryRow, IncarnationRow, SinkRow};
 use stash_chain::{Verdict, Why};
 use stash_types::{BlobKey, BlobPrefix, Frontier, PartKey, ShardId};
 
-use crate::{Error, Result, Sink, Stash, Violation, sweep::verdict};
+use crate::{Error, Result, Sink, Stash, Violation};
 
 /// Who owns a key now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -6,9 +6,10 @@
 
 use futures::StreamExt;
 use serde::Serialize;
+use stash_batch::verdict;
 use stash_blob::{BlobEntry, BlobEntryKind};
-use stash_catalog::{DeletionReason, IncarnationState, KeyState};
-use stash_chain::{KeyFacts, Verdict, judge};
+use stash_catalog::DeletionReason;
+use stash_chain::Verdict;
 use stash_types::{BlobKey, BlobPrefix, PartKey};
 
 use crate::{Result, Sink};
@@ -29,19 +30,6 @@ pub struct SweepReport {
     pub being_written: u64,
     /// What Stash did not write, or an incarnation this catalog does not know; never deleted.
     pub foreign: Vec<String>,
-}
-
-/// What is to be made of a key by what the catalog knows.
-pub(crate) fn verdict(state: &KeyState) -> Verdict {
-    judge(KeyFacts {
-        description: state.key.name.description,
-        incarnation: state
-            .incarnation
-            .as_ref()
-            .map(|(state, resolved)| (*state == IncarnationState::Open, *resolved)),
-        referenced: state.referenced_by.is_some(),
-        queued: state.queued.is_some(),
-    })
 }
 
 impl Sink {

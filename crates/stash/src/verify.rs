@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 
 use futures::StreamExt;
 use serde::Serialize;
-use stash_batch::BatchError;
+use stash_batch::{BatchError, verdict};
 use stash_blob::{BlobEntryKind, BlobError};
 use stash_catalog::{BatchRow, PartRow};
 use stash_chain::{Verdict, invariants};
 use stash_types::{BlobKey, BlobPrefix, Digest, PartKey};
 
-use crate::{Error, Result, Sink, sweep::verdict};
+use crate::{Error, Result, Sink};
 
 /// One promise that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
