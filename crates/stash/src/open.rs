@@ -8,7 +8,7 @@ use std::{
 
 use stash_batch::{BudgetUse, Drained, Process, ProcessCounters};
 use stash_blob::{BlobStore, LocalStore, ObjectBlobs, StashMarker};
-use stash_catalog::{Catalog, NewSink, SinkRow, SqliteCatalog};
+use stash_catalog::{Catalog, CatalogError, Misuse, NewSink, SinkRow, SqliteCatalog};
 use stash_types::{
     BlobKey, CatalogId, Clock, CommitId, Frontier, IdSource, IncarnationId, LaunchToken, SessionId, SinkId,
     SinkName, Timestamp,
@@ -274,6 +274,21 @@ impl Stash {
     pub async fn sink(&self, name: &str) -> Result<Sink> {
         let name: SinkName = name.parse()?;
         Sink::of_row(self, self.catalog().sink_named(&name).await?)
+    }
+
+    /// The sink of that name, or the one of that name that was dropped last: to look at what was recorded of it.
+    pub async fn sink_or_dropped(&self, name: &str) -> Result<Sink> {
+        match self.sink(name).await {
+            Err(Error::Catalog(CatalogError::InvalidUsage(Misuse::NoSuchSink { sink }))) => {
+                let of_that_name =
+                    self.sinks(true).await?.into_iter().filter(|row| row.spec.name.as_str() == name);
+                match of_that_name.max_by_key(|row| row.dropped) {
+                    Some(row) => Sink::of_row(self, row),
+                    None => Err(CatalogError::from(Misuse::NoSuchSink { sink }).into()),
+                }
+            }
+            found => found,
+        }
     }
 
     /// The sinks by name; dropped ones too if asked.

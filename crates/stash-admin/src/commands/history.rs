@@ -1,4 +1,4 @@
-//! `history`: what was recorded of a sink.
+//! `history`: what was recorded of a sink, also after it was dropped.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use stash::HistoryRow;
 use crate::{
     cli::HistoryArgs,
     output::{self, Output},
-    session::with_sink,
+    session::{Missing, with_stash},
 };
 
 /// An event in JSON.
@@ -33,7 +33,10 @@ pub(super) fn text(rows: &[HistoryRow]) -> String {
 
 /// Runs the command.
 pub async fn run(url: &Option<String>, args: HistoryArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let rows = with_sink(url, &args.sink, async |sink| Ok(sink.history(args.limit).await?)).await?;
+    let rows = with_stash(url, Missing::Refuse, async |stash| {
+        Ok(stash.sink_or_dropped(args.sink.as_str()).await?.history(args.limit).await?)
+    })
+    .await?;
     if out.is_json() {
         for row in &rows {
             out.document(&row_json(row))?;

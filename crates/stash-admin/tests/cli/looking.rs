@@ -248,6 +248,9 @@ fn a_dry_run_changes_nothing_and_commit_does_it() {
     assert_eq!(world.run("sinks --dropped --json").json()[0]["status"], "dropped");
     world.at_rest();
     world.run("read --sink s").fails(1, &["no sink s"]);
+    let recorded = world.run("history s --json").json();
+    assert_eq!(recorded.iter().filter(|row| row["event"] == "sink-dropped").count(), 1, "{recorded:?}");
+    world.run("history t").fails(1, &["no sink t"]);
 }
 
 #[test]
