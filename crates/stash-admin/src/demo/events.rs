@@ -19,10 +19,12 @@ pub enum ReplicaEvent {
         /// The chain's upper at that moment.
         floor: u64,
     },
-    /// A part is in flight and this process stands still: it may be killed now.
+    /// This process stands still and may be killed now.
     Stalled {
-        /// The part's key, or what else it stands still at.
+        /// Where: in the middle of a PUT, if the feed is large enough for one.
         at: String,
+        /// PUTs it has begun.
+        puts: u64,
     },
     /// An offer has its outcome.
     Resolved {

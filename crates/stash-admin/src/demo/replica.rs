@@ -123,8 +123,8 @@ impl Table {
             let said = if frontier >= end { Frontier::EMPTY } else { Frontier::at(frontier) };
             if said.is_empty() && self.spec.stall {
                 // The feed was too small for a second part: stand still before its end instead.
-                let at = format!("the last description of {}", self.sink.name());
-                emit(&ReplicaEvent::Stalled { at })?;
+                let at = format!("before the last description of {}", self.sink.name());
+                emit(&ReplicaEvent::Stalled { at, puts: self.sink.stash().counters().puts })?;
                 std::future::pending::<()>().await;
             }
             loop {
@@ -234,7 +234,8 @@ impl BlobStore for Stalling {
         if put != 2 {
             return self.inner.put_new(key, chunks).await;
         }
-        let stalled = ReplicaEvent::Stalled { at: key.to_string() };
+        let stalled =
+            ReplicaEvent::Stalled { at: format!("while {key} was in flight"), puts: u64::from(put) };
         if emit(&stalled).is_ok() {
             let _landed = self.inner.put_new(key, chunks).await;
             std::future::pending::<()>().await;

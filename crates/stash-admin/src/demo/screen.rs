@@ -45,8 +45,10 @@ impl Screen {
         Screen { tables, all, bars: bars.into(), quiet, color, covered: BTreeMap::new() }
     }
 
-    fn table(&self, table: usize) -> &str {
-        self.tables.get(table).map_or("?", String::as_str)
+    /// A table's name, as wide as the longest.
+    fn table(&self, table: usize) -> String {
+        let width = self.tables.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        format!("{:<width$}", self.tables.get(table).map_or("?", String::as_str))
     }
 
     fn say(&self, who: &str, color: &str, what: &str) {
@@ -88,13 +90,13 @@ impl Screen {
             _ => "nothing is accepted yet: the snapshot is to be written".to_owned(),
         };
         let table = self.table(table);
-        self.say(who, "36", &format!("{table:<10} opens {incarnation} at as-of {as_of}; {covered}"));
+        self.say(who, "36", &format!("{table} opens {incarnation} at as-of {as_of}; {covered}"));
     }
 
     /// A replica's incarnation ended, and it opens another.
     pub fn reopening(&self, who: &str, table: usize, reason: &str) {
         let table = self.table(table);
-        self.say(who, "33", &format!("{table:<10} renders anew: {reason}"));
+        self.say(who, "33", &format!("{table} renders anew: {reason}"));
     }
 
     /// An offer has its outcome.
@@ -158,7 +160,7 @@ impl Screen {
     ) {
         let upper = if upper == u64::MAX { "end".to_owned() } else { upper.to_string() };
         let (table, times) = (self.table(table), format!("[{lower}, {upper})"));
-        self.say(who, color, &format!("{table:<10} {times:<12} {updates:>9} updates  {how:<17} {outcome}"));
+        self.say(who, color, &format!("{table} {times:<12} {updates:>9} updates  {how:<17} {outcome}"));
     }
 
     /// A process was killed.

@@ -244,7 +244,7 @@ impl Stage {
                 }
             }
             ReplicaEvent::Reopening { table, reason } => self.screen.reopening(who.name(), table, &reason),
-            ReplicaEvent::Stalled { at } => self.kill_replica(who, &at).await?,
+            ReplicaEvent::Stalled { at, puts } => self.kill_replica(who, &at, puts).await?,
             ReplicaEvent::Resolved { .. } => self.resolved(who, &event)?,
             ReplicaEvent::Done { puts, put_bytes, peak_rss, peak_budget } => {
                 self.replica(who).done = true;
@@ -261,15 +261,15 @@ impl Stage {
         Ok(())
     }
 
-    /// Kills a replica that stands still in the middle of a PUT, and starts it again.
-    async fn kill_replica(&mut self, who: Who, at: &str) -> anyhow::Result<()> {
+    /// Kills a replica that stands still, and starts it again.
+    async fn kill_replica(&mut self, who: Who, at: &str, puts: u64) -> anyhow::Result<()> {
         let Some(mut child) = self.replica(who).child.take() else { return Ok(()) };
         let peak_rss = peak_rss(child.id());
         child.kill().await?;
-        self.played.outcomes.puts_of_the_killed += 2;
+        self.played.outcomes.puts_of_the_killed += puts;
         let name = format!("replica {}, killed", who.name());
         self.played.peaks.push(Peak { process: name, peak_rss, peak_budget: None });
-        self.screen.killed(who.name(), &format!("while {at} was in flight"));
+        self.screen.killed(who.name(), at);
         self.start_replica(who)
     }
 
