@@ -39,8 +39,8 @@ use crate::formats::Format;
 /// What to show.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DemoArgs {
-    /// TPC-H scale factor: 0.01 takes seconds, 1 about a minute, 10 a quarter of an hour.
-    #[arg(long, default_value_t = 1.0, value_name = "FACTOR", conflicts_with = "input")]
+    /// TPC-H scale factor: 0.01 takes seconds, 2 about a minute.
+    #[arg(long, default_value_t = 2.0, value_name = "FACTOR", conflicts_with = "input")]
     scale: f64,
     /// What the changes after the snapshot are drawn from.
     #[arg(long, default_value_t = 1, conflicts_with = "input")]
