@@ -179,7 +179,7 @@ pub struct SinkArg {
 /// A key.
 #[derive(Debug, Args)]
 pub struct KeyArg {
-    /// The part's key, <shard>/<incarnation>/<lower>-<upper>-<process>-<n>.parquet; what stands before the shard
+    /// The part's key, `<shard>/<incarnation>/<lower>-<upper>-<process>-<n>.parquet`; what stands before the shard
     /// is ignored.
     pub key: String,
 }

@@ -146,6 +146,15 @@ impl Process {
             std::mem::take(&mut *self.shared.background.lock().unwrap_or_else(PoisonError::into_inner));
         background.shutdown().await;
         self.shared.slots.abandon_all();
+        // A run that is being written begins uploads of its own while it is waited for.
+        loop {
+            let mut tasks =
+                std::mem::take(&mut *self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+            if tasks.is_empty() {
+                break;
+            }
+            while tasks.join_next().await.is_some() {}
+        }
         self.shared.ledger.surrender_all();
         self.shared.deleter.close_incarnations("a process closed with shares that were not offered").await?;
         self.drain().await
@@ -314,14 +323,21 @@ impl IncarnationWriter {
         let descriptor = part.descriptor(self.spec.process, n);
         let name =
             PartName { incarnation: self.spec.incarnation, description, process: self.spec.process, n };
+        // SUBTLE: a PUT runs to its end in a task of the process, and closing waits for it. Cut off with the
+        // worker that waits, it could still land after everything this process left was deleted.
+        let (key, sink, sent) = (name.under(self.spec.shard), self.spec.sink, part.clone());
+        let owned = self.owned(description, vec![descriptor]);
+        let shared = Arc::clone(&self.process.shared);
+        let put = self.process.run(async move {
+            let attempts = shared.config.attempts_max;
+            upload::put_part(&shared.store, &shared.ledger, sink, key, &sent, attempts).await.map(|()| owned)
+        });
+        let owned = put.await.map_err(|_| BatchError::Ended { what: "an upload" })??;
         let shared = &self.process.shared;
-        let key = name.under(self.spec.shard);
-        let attempts = shared.config.attempts_max;
-        upload::put_part(&shared.store, &shared.ledger, self.spec.sink, key, part, attempts).await?;
         self.encoded.fetch_add(part.len, Ordering::Relaxed);
         self.unencoded.fetch_add(part.facts.uncompressed_bytes, Ordering::Relaxed);
         shared.puts.fetch_add(1, Ordering::Relaxed);
         shared.put_bytes.fetch_add(part.len, Ordering::Relaxed);
-        Ok(self.owned(description, vec![descriptor]))
+        Ok(owned)
     }
 }

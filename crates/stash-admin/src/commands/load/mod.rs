@@ -2,7 +2,7 @@
 //!
 //! The file is read twice, and once more before that where its types are to be found. The first pass ([`plan`])
 //! finds every fault, the times, and where batches are to end; nothing is created before it is through. The
-//! second ([`write`]) mints each description, streams its updates to the workers as they are read, and offers
+//! second ([`mod@write`]) mints each description, streams its updates to the workers as they are read, and offers
 //! the batch; no batch is ever held as a whole.
 //!
 //! - The sink's first time stands alone, as the snapshot. After it a batch ends every `--batch-every` distinct
