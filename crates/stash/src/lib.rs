@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use arrow::{array::StringArray, datatypes::{DataType, Field, Schema}};
+//! use stash::arrow::{array::StringArray, datatypes::{DataType, Field, Schema}};
 //! use stash::{Frontier, Launch, SinkSpec, StartAt, Stash};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), stash::Error> {
@@ -56,6 +56,9 @@ pub use subscription::{Delivery, Subscription, TryNext};
 pub use sweep::SweepReport;
 pub use system::{SystemClock, SystemIds};
 pub use verify::{VerifyReport, Violation};
+
+/// The version of Arrow that batches are made of.
+pub use arrow;
 
 pub use stash_batch::{
     Absence, BatchConfig, BatchError, BatchReader, BudgetUse, Drained, OwnedParts, ProcessCounters,

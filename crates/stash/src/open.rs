@@ -103,10 +103,16 @@ impl OpenOptions {
 
     async fn open_folder(&self, folder: &Path) -> Result<(Arc<dyn BlobStore>, Arc<dyn Catalog>)> {
         let file = folder.join(CATALOG_FILE);
-        if !self.create && !file.is_file() {
-            return Err(Error::InvalidUsage {
-                what: format!("there is no stash at {}: {} does not exist", self.url, file.display()),
-            });
+        if !self.create {
+            let (url, file) = (&self.url, file.display());
+            let what = match folder.join(CATALOG_FILE).try_exists() {
+                Ok(true) => None,
+                Ok(false) => Some(format!("there is no stash at {url}: {file} does not exist")),
+                Err(error) => Some(format!("the stash at {url} cannot be looked at: {file}: {error}")),
+            };
+            if let Some(what) = what {
+                return Err(Error::InvalidUsage { what });
+            }
         }
         let blobs = folder.join(BLOBS_FOLDER);
         if !self.create && !blobs.is_dir() {

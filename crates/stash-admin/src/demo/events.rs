@@ -19,6 +19,11 @@ pub enum ReplicaEvent {
         /// The chain's upper at that moment.
         floor: u64,
     },
+    /// It found the chain complete: there is nothing to write.
+    Complete {
+        /// The table's place in the feed.
+        table: usize,
+    },
     /// This process stands still and may be killed now.
     Stalled {
         /// Where: in the middle of a PUT, if the feed is large enough for one.

@@ -91,7 +91,7 @@ impl Table {
             let launch = Launch::single(&self.spec.replica, self.spec.workers)?;
             let incarnation = match self.sink.open_incarnation(launch).await? {
                 Opened::Render(incarnation) => *incarnation,
-                Opened::Complete => return Ok(()),
+                Opened::Complete => return emit(&ReplicaEvent::Complete { table: self.table }),
                 Opened::Poisoned(error) => anyhow::bail!("poisoned at {}: {}", error.at, error.message),
             };
             emit(&ReplicaEvent::Opened {
@@ -234,8 +234,9 @@ impl BlobStore for Stalling {
         if put != 2 {
             return self.inner.put_new(key, chunks).await;
         }
+        let part = key.as_str().rsplit('/').next().unwrap_or_default();
         let stalled =
-            ReplicaEvent::Stalled { at: format!("while {key} was in flight"), puts: u64::from(put) };
+            ReplicaEvent::Stalled { at: format!("while part {part} was in flight"), puts: u64::from(put) };
         if emit(&stalled).is_ok() {
             let _landed = self.inner.put_new(key, chunks).await;
             std::future::pending::<()>().await;

@@ -93,6 +93,13 @@ impl Screen {
         self.say(who, "36", &format!("{table} opens {incarnation} at as-of {as_of}; {covered}"));
     }
 
+    /// A replica found a chain complete.
+    pub fn complete(&self, who: &str, table: usize) {
+        self.state(who, "");
+        let table = self.table(table);
+        self.say(who, "36", &format!("{table} is complete: nothing is left to write"));
+    }
+
     /// A replica's incarnation ended, and it opens another.
     pub fn reopening(&self, who: &str, table: usize, reason: &str) {
         let table = self.table(table);
@@ -208,6 +215,7 @@ fn how(parts: usize, inline: usize) -> String {
         (0, 0) => "empty".to_owned(),
         (0, _) => "inline".to_owned(),
         (1, 0) => "1 part".to_owned(),
+        (1, _) => "1 part + inline".to_owned(),
         (parts, 0) => format!("{parts} parts"),
         (parts, _) => format!("{parts} parts + inline"),
     }

@@ -26,6 +26,7 @@ use super::{
     spec::{ConsumerSpec, FeedSpec, ReplicaSpec},
     summary::{Outcomes, Peak},
 };
+use crate::{failure::Interrupted, interrupt::Interrupt};
 
 /// How long a pause lasts at most: a stopped process may hold the lock of the embedded catalog.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -150,6 +151,7 @@ impl Stage {
 
     /// Plays to the end: every chain complete, delivered and acknowledged.
     pub async fn play(mut self) -> anyhow::Result<Played> {
+        let interrupt = Interrupt::listen()?;
         self.start_replica(Who::A)?;
         self.start_consumer()?;
         while !(self.a.done && self.b.done && self.consumer_done) {
@@ -163,10 +165,7 @@ impl Stage {
                     None => bail!("nobody says anything any more"),
                 },
                 () = sleep_until(deadline) => self.resume("it was paused for long enough")?,
-                signal = tokio::signal::ctrl_c() => {
-                    signal?;
-                    bail!("interrupted");
-                }
+                () = interrupt.wait() => return Err(Interrupted(None).into()),
             }
         }
         self.screen.finish();
@@ -243,6 +242,7 @@ impl Stage {
                     self.start_replica(Who::B)?;
                 }
             }
+            ReplicaEvent::Complete { table } => self.screen.complete(who.name(), table),
             ReplicaEvent::Reopening { table, reason } => self.screen.reopening(who.name(), table, &reason),
             ReplicaEvent::Stalled { at, puts } => self.kill_replica(who, &at, puts).await?,
             ReplicaEvent::Resolved { .. } => self.resolved(who, &event)?,
@@ -407,6 +407,8 @@ fn start(role: &str, spec: &impl Serialize) -> anyhow::Result<(Child, ChildStdin
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
+        // Ctrl-C is for the one who directs; the others end with it.
+        .process_group(0)
         .spawn()
         .context("starting a process of the demo")?;
     let stdin = child.stdin.take().context("its standard input")?;
