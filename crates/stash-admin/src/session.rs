@@ -22,6 +22,16 @@ pub fn url_of(text: String) -> String {
     url.map_or(text, String::from)
 }
 
+/// The file that makes a folder a stash.
+const CATALOG_FILE: &str = "catalog.sqlite";
+
+/// Whether something is at `url` that can be opened, or whose opening says why not.
+pub fn is_there(url: &str) -> bool {
+    let folder = url::Url::parse(url).ok().filter(|url| url.scheme() == "file");
+    let folder = folder.and_then(|url| url.to_file_path().ok());
+    folder.is_some_and(|folder| folder.join(CATALOG_FILE).try_exists().unwrap_or(true))
+}
+
 /// Opens the stash at `url`, runs `work` on it and closes it, whatever became of the work.
 pub async fn with_stash<T>(
     url: &Option<String>,

@@ -17,7 +17,7 @@ use arrow::{
 use super::{
     cell::Cell,
     fault::{Fault, cut},
-    spec::type_word,
+    spec::{Owner, type_word},
 };
 
 /// A row whose field the column refuses, and why.
@@ -27,12 +27,13 @@ pub(super) type Refused = (usize, Fault);
 #[derive(Debug)]
 pub(super) struct Column {
     field: Arc<Field>,
+    owner: Owner,
     text: StringBuilder,
 }
 
 impl Column {
-    pub(super) fn new(field: Arc<Field>) -> Column {
-        Column { field, text: StringBuilder::new() }
+    pub(super) fn new(field: Arc<Field>, owner: Owner) -> Column {
+        Column { field, owner, text: StringBuilder::new() }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -69,7 +70,7 @@ impl Column {
             && let Some(row) = (0..text.len()).find(|row| text.is_null(*row))
         {
             let name = self.field.name().clone();
-            return Err((row, Fault::NullValue { name, wanted: self.wanted() }));
+            return Err((row, Fault::NullValue { name, wanted: self.wanted(), owner: self.owner.clone() }));
         }
         array(&text, self.field.data_type()).map_err(|row| (row, self.bad(text.value(row))))
     }
@@ -79,7 +80,7 @@ impl Column {
     }
 
     fn bad(&self, text: &str) -> Fault {
-        Fault::BadValue { text: cut(text), wanted: self.wanted() }
+        Fault::BadValue { text: cut(text), wanted: self.wanted(), owner: self.owner.clone() }
     }
 }
 

@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::spec::Owner;
+
 /// A place within a file, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -158,17 +160,19 @@ pub enum Fault {
         columns: Vec<String>,
     },
     /// A column of `--schema` that is not in the file.
-    #[error("--schema names this column, but the file has only: {}", list(.columns))]
+    #[error("{}, but the file has only: {}", named_by(.owner), list(.columns))]
     NotInFile {
+        /// Who names the column.
+        owner: Owner,
         /// The columns there are.
         columns: Vec<String>,
     },
     /// A column of the file that is not in `--schema`.
-    #[error("--schema does not name this column; add it there, or take it out of the file")]
-    NotInSchema,
+    #[error("{}", unnamed_by(.0))]
+    NotInSchema(Owner),
     /// A role column in `--schema`.
-    #[error("--schema names the rows' columns only; leave the time and diff columns out of it")]
-    RoleInSchema,
+    #[error("{}", role_named_by(.0))]
+    RoleInSchema(Owner),
     /// A schema for a file that has one.
     #[error("a Parquet file carries its own schema; leave --schema out")]
     SchemaNotWanted,
@@ -197,20 +201,24 @@ pub enum Fault {
         other_line: u64,
     },
     /// A value that the column's type cannot hold.
-    #[error("{text:?} is not {wanted}; correct it, or give the column another type with --schema")]
+    #[error("{text:?} is not {wanted}{}", other_type(.owner))]
     BadValue {
         /// The value, cut to 80 characters.
         text: String,
         /// The type, in the words of `--schema`.
         wanted: String,
+        /// Who gave the column its type.
+        owner: Owner,
     },
     /// A null in a column that has none.
-    #[error("is null; give it a value, or declare the column nullable: {name}:{wanted}?")]
+    #[error("is null; give it a value, or {}", nullable(.owner, .name, .wanted))]
     NullValue {
         /// The column.
         name: String,
         /// The type, in the words of `--schema`.
         wanted: String,
+        /// Who says that it has none.
+        owner: Owner,
     },
     /// An update without time.
     #[error("has no time; every update needs one")]
@@ -248,6 +256,52 @@ pub enum Fault {
         /// What the decoder says.
         why: String,
     },
+}
+
+fn named_by(owner: &Owner) -> String {
+    match owner {
+        Owner::Flag => "--schema names this column".to_owned(),
+        Owner::Sink(name) => format!("sink {name} has this column and its columns never change"),
+    }
+}
+
+fn unnamed_by(owner: &Owner) -> String {
+    match owner {
+        Owner::Flag => {
+            "--schema does not name this column; add it there, or take it out of the file".to_owned()
+        }
+        Owner::Sink(name) => format!(
+            "sink {name} has no such column and its columns never change; take it out of the file, or load into \
+             another sink"
+        ),
+    }
+}
+
+fn role_named_by(owner: &Owner) -> String {
+    match owner {
+        Owner::Flag => {
+            "--schema names the rows' columns only; leave the time and diff columns out of it".to_owned()
+        }
+        Owner::Sink(name) => {
+            format!("is a column of sink {name}, so it cannot be the time or diff column; name another one")
+        }
+    }
+}
+
+fn other_type(owner: &Owner) -> String {
+    match owner {
+        Owner::Flag => "; correct it, or give the column another type with --schema".to_owned(),
+        Owner::Sink(name) => format!(
+            ", the column's type in sink {name}, which never changes; correct it, or load into another sink"
+        ),
+    }
+}
+
+fn nullable(owner: &Owner, name: &str, wanted: &str) -> String {
+    match owner {
+        Owner::Flag => format!("declare the column nullable: {name}:{wanted}?"),
+        Owner::Sink(sink) => format!("load into another sink: in sink {sink} the column is never null"),
+    }
 }
 
 /// The names, quoted, at most twenty of them.

@@ -55,7 +55,7 @@ mod write;
 pub use changes::{ChangeBatch, ChangeFile, ColumnRoles, Format, Progress};
 pub use fault::{Fault, InputError, Place};
 pub use order::{OutOfOrder, TimesCheck};
-pub use spec::{SchemaSpec, SpecError};
+pub use spec::{Owner, SchemaSpec, SpecError};
 pub use write::{BatchWriter, CsvWriter, NdjsonWriter, ParquetWriter, batch_writer};
 
 /// The column of times in every batch.

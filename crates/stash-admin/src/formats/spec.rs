@@ -7,19 +7,31 @@
 //!
 //! Types: `bool`, `int8` … `int64`, `uint8` … `uint64`, `float32`, `float64`, `utf8`, `binary` (hex digits),
 //! `date` (`2024-02-29`), `timestamp` or `timestamp(us)` (`2024-02-29T12:00:00.000001`, an offset is
-//! converted to UTC; no more than microseconds), `decimal(precision,scale)`.
+//! converted to UTC; no more than microseconds), `decimal(precision,scale)`. In any case of letters, and also by
+//! the names that Arrow prints: `Boolean`, `Date32`, `Timestamp(µs)`, `Decimal128(10, 2)`.
 
 use std::{fmt, io, path::PathBuf, sync::Arc};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use serde::Deserialize;
 
+/// Who says which columns a file has; errors give advice by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Owner {
+    /// Whoever passed `--schema`, or nobody.
+    #[default]
+    Flag,
+    /// The sink of this name, which exists: its columns never change.
+    Sink(String),
+}
+
 /// The declared columns, in order.
 ///
-/// - At least one; names are unique, not empty, and not reserved.
+/// - At least one, unless a sink has none; names are unique, not empty, and not reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchemaSpec {
     schema: SchemaRef,
+    owner: Owner,
 }
 
 /// An argument of `--schema` that declares no columns.
@@ -74,6 +86,18 @@ impl SchemaSpec {
         }
     }
 
+    /// The same columns, said by the sink `name`.
+    #[must_use]
+    pub fn of_sink(mut self, name: impl Into<String>) -> SchemaSpec {
+        self.owner = Owner::Sink(name.into());
+        self
+    }
+
+    /// Who says so.
+    pub(super) fn owner(&self) -> Owner {
+        self.owner.clone()
+    }
+
     /// The columns.
     pub fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
@@ -85,7 +109,10 @@ impl SchemaSpec {
             Some(_) => Ok(Field::new(field.name(), field.data_type().clone(), field.is_nullable())),
             None => Err(field.name().clone()),
         });
-        Ok(SchemaSpec { schema: Arc::new(Schema::new(fields.collect::<Result<Vec<_>, _>>()?)) })
+        Ok(SchemaSpec {
+            schema: Arc::new(Schema::new(fields.collect::<Result<Vec<_>, _>>()?)),
+            owner: Owner::Flag,
+        })
     }
 }
 
@@ -124,8 +151,9 @@ fn is_mark(c: char) -> bool {
 
 /// The type that a word names, its `?` already gone.
 fn parse_type(word: &str) -> Result<DataType, String> {
-    Ok(match word {
-        "bool" => DataType::Boolean,
+    let plain: String = word.chars().filter(|c| !c.is_whitespace()).flat_map(char::to_lowercase).collect();
+    Ok(match plain.as_str() {
+        "bool" | "boolean" => DataType::Boolean,
         "int8" => DataType::Int8,
         "int16" => DataType::Int16,
         "int32" => DataType::Int32,
@@ -136,16 +164,24 @@ fn parse_type(word: &str) -> Result<DataType, String> {
         "uint64" => DataType::UInt64,
         "float32" => DataType::Float32,
         "float64" => DataType::Float64,
-        "utf8" => DataType::Utf8,
+        "utf8" | "string" | "text" => DataType::Utf8,
         "binary" => DataType::Binary,
-        "date" => DataType::Date32,
-        "timestamp" | "timestamp(us)" => DataType::Timestamp(TimeUnit::Microsecond, None),
+        "date" | "date32" => DataType::Date32,
+        "timestamp" | "timestamp(us)" | "timestamp(µs)" | "timestamp(microsecond,none)" => {
+            DataType::Timestamp(TimeUnit::Microsecond, None)
+        }
         "" => return Err(format!("a type is missing; one of {TYPES}")),
-        _ => match word.strip_prefix("decimal(").and_then(|rest| rest.strip_suffix(')')) {
+        _ => match decimal_arguments(&plain) {
             Some(arguments) => parse_decimal(arguments)?,
             None => return Err(format!("{word:?} is not a type; one of {TYPES}")),
         },
     })
+}
+
+/// What stands in the parentheses of a decimal.
+fn decimal_arguments(plain: &str) -> Option<&str> {
+    let rest = plain.strip_prefix("decimal128").or_else(|| plain.strip_prefix("decimal"))?;
+    rest.strip_prefix('(')?.strip_suffix(')')
 }
 
 fn parse_decimal(arguments: &str) -> Result<DataType, String> {
@@ -198,7 +234,7 @@ fn from_inline(text: &str) -> Result<SchemaSpec, SpecError> {
         let data_type = parse_type(bare.unwrap_or(&word).trim_end()).map_err(|problem| at(start, problem))?;
         fields.push(Field::new(name, data_type, bare.is_some()));
         if after == chars.len() {
-            return Ok(SchemaSpec { schema: Arc::new(Schema::new(fields)) });
+            return Ok(SchemaSpec { schema: Arc::new(Schema::new(fields)), owner: Owner::Flag });
         }
         next = after + 1;
     }
@@ -278,5 +314,5 @@ fn from_file(path: PathBuf) -> Result<SchemaSpec, SpecError> {
             problem: "there is none; list at least one".to_owned(),
         });
     }
-    Ok(SchemaSpec { schema: Arc::new(Schema::new(fields)) })
+    Ok(SchemaSpec { schema: Arc::new(Schema::new(fields)), owner: Owner::Flag })
 }

@@ -17,7 +17,7 @@ use super::{
     fault::{Fault, InputError},
     input::{self, Input},
     ndjson::NdjsonRecords,
-    spec::SchemaSpec,
+    spec::{Owner, SchemaSpec},
 };
 
 /// The records of either format.
@@ -116,6 +116,7 @@ pub(super) struct TextChanges {
     row_schema: SchemaRef,
     batch_schema: SchemaRef,
     columns: Vec<Column>,
+    owner: Owner,
     /// Until the first record was read: a role it lacks is then a wrong name rather than a null.
     at_start: bool,
 }
@@ -132,6 +133,7 @@ impl TextChanges {
         if let Records::Csv(csv) = &records {
             check_header(path, csv, &roles)?;
         }
+        let owner = spec.as_ref().map(SchemaSpec::owner).unwrap_or_default();
         let (names, row_schema) = match spec {
             Some(spec) => declared(path, &records, &roles, &spec)?,
             None => {
@@ -141,10 +143,21 @@ impl TextChanges {
             }
         };
         let layout = Layout::new(names, &row_schema, &roles);
-        let columns = row_schema.fields().iter().map(|field| Column::new(Arc::clone(field))).collect();
+        let columns = row_schema.fields().iter();
+        let columns = columns.map(|field| Column::new(Arc::clone(field), owner.clone())).collect();
         let batch_schema = with_roles(&row_schema);
         let path = path.to_owned();
-        Ok(TextChanges { path, records, roles, layout, row_schema, batch_schema, columns, at_start: true })
+        Ok(TextChanges {
+            path,
+            records,
+            roles,
+            layout,
+            row_schema,
+            batch_schema,
+            columns,
+            owner,
+            at_start: true,
+        })
     }
 
     pub(super) fn row_schema(&self) -> SchemaRef {
@@ -193,7 +206,7 @@ impl TextChanges {
 
     /// Reads one record into the columns, which hold `row` fields each; returns its line, time and diff.
     fn read_update(&mut self, row: usize, bytes: &mut usize) -> Result<Option<(u64, u64, i64)>, InputError> {
-        let TextChanges { path, records, roles, layout, columns, at_start, .. } = self;
+        let TextChanges { path, records, roles, layout, columns, owner, at_start, .. } = self;
         let (mut time, mut diff) = (None, None);
         let mut names = Vec::new();
         let mut visit = |entry: Entry<'_>| {
@@ -213,7 +226,7 @@ impl TextChanges {
                 Some(_) => return Err(Fault::Duplicate),
                 None => {
                     roles.is_row(entry.name)?;
-                    return Err(Fault::NotInSchema);
+                    return Err(Fault::NotInSchema(owner.clone()));
                 }
             }
             Ok(())
@@ -260,7 +273,7 @@ fn declared(
     let schema = spec.schema();
     for role in std::iter::once(&roles.time).chain(&roles.diff) {
         if schema.column_with_name(role).is_some() {
-            return Err(InputError::whole(path, Fault::RoleInSchema).of(role));
+            return Err(InputError::whole(path, Fault::RoleInSchema(spec.owner())).of(role));
         }
     }
     let Records::Csv(csv) = records else {
@@ -271,13 +284,13 @@ fn declared(
     let names = csv.names();
     let refuse = |fault| InputError::line(path, csv.header_line(), fault);
     if let Some(field) = schema.fields().iter().find(|field| !names.contains(field.name())) {
-        return Err(refuse(Fault::NotInFile { columns: names }).of(field.name()));
+        return Err(refuse(Fault::NotInFile { owner: spec.owner(), columns: names }).of(field.name()));
     }
     let extra = |name: &&String| {
         **name != roles.time && roles.diff.as_ref() != Some(*name) && schema.column_with_name(name).is_none()
     };
     if let Some(name) = names.iter().find(extra) {
-        return Err(refuse(Fault::NotInSchema).of(name));
+        return Err(refuse(Fault::NotInSchema(spec.owner())).of(name));
     }
     Ok((names, schema))
 }

@@ -85,15 +85,19 @@ fn another_file_under_one_name_names_the_column() {
     world.write("other.csv", "id,title,t,d\n1,x,5,1\n");
     world
         .load("other.csv", "s", "--resume")
-        .fails(1, &["other.csv", "sink s", "column 2 is \"title\", in the sink \"name\""]);
+        .fails(1, &["other.csv", "line 1", "\"name\"", "sink s has this column", "\"title\""]);
     world.write("wider.csv", "id,name,more,t,d\n1,x,y,5,1\n");
-    world.load("wider.csv", "s", "--resume").fails(1, &["wider.csv", "\"more\" more"]);
+    world
+        .load("wider.csv", "s", "--resume")
+        .fails(1, &["wider.csv", "\"more\"", "sink s has no such column"]);
     world.write("narrower.csv", "id,t,d\n1,5,1\n");
-    world.load("narrower.csv", "s", "--resume").fails(1, &["narrower.csv", "lacks the column \"name\""]);
+    world
+        .load("narrower.csv", "s", "--resume")
+        .fails(1, &["narrower.csv", "\"name\"", "sink s has this column"]);
     world.write("typed.csv", "id,name,t,d\nx,y,5,1\n");
     world
         .load("typed.csv", "s", "--resume")
-        .fails(1, &["typed.csv", "column \"id\" is Utf8, in the sink Int64"]);
+        .fails(1, &["typed.csv", "line 2", "\"id\"", "\"x\" is not int64", "in sink s"]);
     assert_eq!(world.chain("s"), before);
 }
 

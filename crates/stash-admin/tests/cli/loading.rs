@@ -185,12 +185,13 @@ fn a_schema_that_is_given_is_kept() {
             { "name": "name", "type": "Utf8", "nullable": true }
         ])
     );
-    // The same file without it does not fit, and the error says what would.
-    world.load("changes.csv", "s", "--resume").fails(
+    // Without it the sink's own columns hold; another one does not fit, and the error says what would.
+    world.load("changes.csv", "s", "--resume").ok();
+    world.load("changes.csv", "s", "--resume --schema id:int64,name:utf8?").fails(
         1,
         &["changes.csv", "sink s", "column \"id\" is Int64", "UInt32", "--schema 'id:uint32,name:utf8?'"],
     );
-    world.load("changes.csv", "s", "--resume --schema id:uint32,name:utf8?").ok();
+    world.load("changes.csv", "s", "--resume --schema id:UInt32,name:Utf8?").ok();
 }
 
 #[test]
@@ -233,5 +234,27 @@ fn rows_without_columns_and_rows_with_missing_keys_load_too() {
     world.load("gaps.ndjson", "gaps", "").ok();
     let gaps = world.run("read --sink gaps --from 2").ok();
     assert!(gaps.starts_with("{\"a\":null,\"b\":\"x\",\"_time\":2,\"_diff\":1}\n"), "{gaps}");
+    world.at_rest();
+}
+
+#[test]
+fn a_later_file_is_read_by_the_columns_of_its_sink() {
+    let world = World::new();
+    world.write("first.csv", "id,price,name,t,d\n1,1.5,a,1,1\n");
+    world.load("first.csv", "s", "").ok();
+    // Inferred alone these would be an integer, text and an integer; and the columns come in another order.
+    world.write("second.csv", "name,id,price,t,d\n7,,1,2,1\n");
+    world.load("second.csv", "s", "--resume").ok();
+    world.write("third.ndjson", "{\"t\":3,\"d\":1,\"price\":2,\"id\":4}\n");
+    world.load("third.ndjson", "s", "--resume").ok();
+    assert_eq!(
+        world.run("read --sink s --from 2").ok(),
+        "{\"id\":null,\"price\":1.0,\"name\":\"7\",\"_time\":2,\"_diff\":1}\n{\"_progress\": 3}\n\
+         {\"id\":4,\"price\":2.0,\"name\":null,\"_time\":3,\"_diff\":1}\n{\"_progress\": 4}\n"
+    );
+    world.write("more.ndjson", "{\"t\":4,\"d\":1,\"colour\":\"red\"}\n");
+    world
+        .load("more.ndjson", "s", "--resume")
+        .fails(1, &["line 1", "\"colour\"", "sink s has no such column"]);
     world.at_rest();
 }

@@ -12,7 +12,9 @@
 //!   are complete.
 //! - At the end of the file the frontier stands just above its last time, so that everything in it is accepted.
 //!   Only `--complete` moves it to the end and seals the sink. Sinks are declared so that they can be sealed.
-//! - `--resume` goes on at the chain's upper: updates below are counted and refused, whatever they say.
+//! - `--resume` goes on at the chain's upper: updates below are counted and skipped, whatever they say.
+//! - A sink that exists says what the columns of a CSV or NDJSON file are, by name, unless `--schema` does: what a
+//!   later file happens to hold never decides a type that was decided before.
 
 mod plan;
 mod summary;
@@ -83,7 +85,10 @@ pub async fn run(url: &Option<String>, args: LoadArgs, out: Output) -> anyhow::R
         // Said before a large file is read.
         with_stash(url, Missing::Refuse, async |_| Ok(())).await?;
     }
-    let source = Source::of(&args)?;
+    let mut source = Source::of(&args)?;
+    if source.schema.is_none() && source.format != Format::Parquet {
+        source.schema = target::columns(url, &args.sink).await?;
+    }
     let plan = tokio::select! {
         plan = plan::scan(source.clone(), &args, out) => plan?,
         () = interrupt.wait() => return Err(Interrupted(Some("nothing was written".to_owned())).into()),

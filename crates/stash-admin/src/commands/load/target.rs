@@ -1,10 +1,30 @@
 //! The sink a file is loaded into: found and compared, or declared.
 
 use arrow::datatypes::Schema;
-use stash::{CatalogError, Error, Misuse, RowSchema, Sink, SinkSpec, Stash};
+use stash::{CatalogError, Error, Misuse, RowSchema, Sink, SinkName, SinkSpec, Stash};
 
 use super::{Source, plan::Plan};
-use crate::{cli::LoadArgs, failure::Refusal, formats::SchemaSpec};
+use crate::{
+    cli::LoadArgs,
+    failure::Refusal,
+    formats::SchemaSpec,
+    session::{Missing, is_there, with_stash},
+};
+
+/// The columns of the sink `name`, if it exists and text files can have them. Creates nothing.
+pub(super) async fn columns(url: &Option<String>, name: &SinkName) -> anyhow::Result<Option<SchemaSpec>> {
+    if !url.as_ref().is_some_and(|url| is_there(url)) {
+        return Ok(None);
+    }
+    with_stash(url, Missing::Refuse, async |stash| match stash.sink(name.as_str()).await {
+        Ok(sink) => {
+            Ok(SchemaSpec::of(sink.schema().declared_schema()).ok().map(|spec| spec.of_sink(name.as_str())))
+        }
+        Err(Error::Catalog(CatalogError::InvalidUsage(Misuse::NoSuchSink { .. }))) => Ok(None),
+        Err(error) => Err(error.into()),
+    })
+    .await
+}
 
 /// The sink, declared if there is none of its name; an error if the file does not fit it.
 pub(super) async fn sink(
