@@ -16,13 +16,34 @@ Times: `TOP` is the empty frontier. All times lie below it.
 
 from itertools import product
 
-from z3 import (And, BoolSort, Const as Z3Const, DeclareSort, Function, Int, Bool, If, Implies, IntSort, Not, Or)
+from z3 import And, Bool, BoolSort, DeclareSort, Function, If, Int, IntSort, Not, Or
+from z3 import Const as Z3Const
 
-SORT_NAMES = ["Replica", "Process", "Worker", "Incarnation", "Description", "Part", "Update", "Consumer", "Sweep"]
+SORT_NAMES = [
+    "Replica",
+    "Process",
+    "Worker",
+    "Incarnation",
+    "Description",
+    "Part",
+    "Update",
+    "Consumer",
+    "Sweep",
+]
 SORTS = {name: DeclareSort(name) for name in SORT_NAMES}
 SORTS["Seq"] = IntSort()
 R, P, W, I, D, K, X, C, S, Q = (
-    "Replica", "Process", "Worker", "Incarnation", "Description", "Part", "Update", "Consumer", "Sweep", "Seq")
+    "Replica",
+    "Process",
+    "Worker",
+    "Incarnation",
+    "Description",
+    "Part",
+    "Update",
+    "Consumer",
+    "Sweep",
+    "Seq",
+)
 
 # What a chain can still do, what became of an offer, what a share says.
 UNDECLARED, OPEN, COMPLETE, POISONED, DROPPED = range(5)
@@ -32,7 +53,9 @@ NO_ERROR = -1
 
 
 def fixed(name, sorts, result):
-    return Function(name, *[SORTS[sort] for sort in sorts], SORTS[result] if isinstance(result, str) else result)
+    return Function(
+        name, *[SORTS[sort] for sort in sorts], SORTS[result] if isinstance(result, str) else result
+    )
 
 
 class Const:
@@ -66,41 +89,84 @@ class Const:
 N, B = IntSort(), BoolSort()
 COMPONENTS = {
     # The head row, and the frontier up to which the inputs were compacted.
-    "status": ((), N), "upper": ((), N), "poisoned_at": ((), N), "fence": ((), N), "released": ((), N),
+    "status": ((), N),
+    "upper": ((), N),
+    "poisoned_at": ((), N),
+    "fence": ((), N),
+    "released": ((), N),
     "compacted": ((), N),
     # The rows of the chain: `first <= seq < next` are linked.
-    "first": ((), N), "next": ((), N), "row_lo": ((Q,), N), "row_hi": ((Q,), N), "row_extent": ((Q,), N),
+    "first": ((), N),
+    "next": ((), N),
+    "row_lo": ((Q,), N),
+    "row_hi": ((Q,), N),
+    "row_extent": ((Q,), N),
     # Incarnations in the catalog.
-    "known": ((I,), B), "open": ((I,), B), "as_of": ((I,), N), "resolved": ((I,), N),
+    "known": ((I,), B),
+    "open": ((I,), B),
+    "as_of": ((I,), N),
+    "resolved": ((I,), N),
     # The minter, the merge and the offer queue of an incarnation, all in its minting process. `left` and `done`
     # count what left the merge and what left the offer queue; `position` is where the next offer begins.
-    "next_lo": ((I,), N), "next_ord": ((I,), N), "left": ((I,), N), "done": ((I,), N), "position": ((I,), N),
-    "ended": ((I,), B), "skipped": ((I,), B),
+    "next_lo": ((I,), N),
+    "next_ord": ((I,), N),
+    "left": ((I,), N),
+    "done": ((I,), N),
+    "position": ((I,), N),
+    "ended": ((I,), B),
+    "skipped": ((I,), B),
     # Descriptions: minted, gone from the merge into the offer queue, the earliest dataflow error.
-    "minted": ((D,), B), "merged": ((D,), B), "error": ((D,), N),
+    "minted": ((D,), B),
+    "merged": ((D,), B),
+    "error": ((D,), N),
     # What the offerer saw of head and incarnation when it decided.
-    "saw": ((D,), B), "saw_upper": ((D,), N), "saw_fence": ((D,), N), "saw_resolved": ((D,), N),
+    "saw": ((D,), B),
+    "saw_upper": ((D,), N),
+    "saw_fence": ((D,), N),
+    "saw_resolved": ((D,), N),
     "saw_status": ((D,), N),
     # The recorded outcome, and the accepted piece (for the statements only).
-    "outcome": ((D,), N), "piece_lo": ((D,), N), "piece_hi": ((D,), N),
+    "outcome": ((D,), N),
+    "piece_lo": ((D,), N),
+    "piece_hi": ((D,), N),
     # Shares: what was sent, how often the merge counted one, and how often its updates are in the batch.
-    "said": ((D, W), N), "counted": ((D, W), N), "content": ((D, W), N),
+    "said": ((D, W), N),
+    "counted": ((D, W), N),
+    "content": ((D, W), N),
     # Parts: PUTs that were begun, whether it stands in the store, whether its writer saw that.
-    "puts": ((K,), N), "stored": ((K,), B), "seen": ((K,), B), "next_n": ((I, P), N),
+    "puts": ((K,), N),
+    "stored": ((K,), B),
+    "seen": ((K,), B),
+    "next_n": ((I, P), N),
     # Who holds a handle: the upload, a share on its way, the merge, the offer queue.
-    "in_upload": ((K,), B), "in_share": ((K,), B), "in_merge": ((K,), B), "in_offer": ((K,), B),
+    "in_upload": ((K,), B),
+    "in_share": ((K,), B),
+    "in_merge": ((K,), B),
+    "in_offer": ((K,), B),
     # The ledgers that have it as given up: its writer's, its minter's; and what a deleter found to be garbage.
-    "given_up": ((K,), B), "given_up_merge": ((K,), B), "judged": ((K,), B),
+    "given_up": ((K,), B),
+    "given_up_merge": ((K,), B),
+    "judged": ((K,), B),
     # Whether it was named by a share that was sent, and by one that the merge counted.
-    "named": ((K,), B), "batched": ((K,), B),
+    "named": ((K,), B),
+    "batched": ((K,), B),
     # The chain's reference, and the deletion queue (a count, so that double entries show).
-    "linked": ((K,), B), "row": ((K,), N), "queued": ((K,), N),
+    "linked": ((K,), B),
+    "row": ((K,), N),
+    "queued": ((K,), N),
     # For the statements only: was it ever linked, queued, deleted from the store, lost with a crash or a frame.
-    "ever_linked": ((K,), B), "ever_queued": ((K,), B), "deleted": ((K,), B), "lost": ((K,), B),
+    "ever_linked": ((K,), B),
+    "ever_queued": ((K,), B),
+    "deleted": ((K,), B),
+    "lost": ((K,), B),
     # Consumers, and the session that acknowledged last.
-    "registered": ((C,), B), "acked": ((C,), N), "session": ((C,), N), "acked_by": ((C,), N),
+    "registered": ((C,), B),
+    "acked": ((C,), N),
+    "session": ((C,), N),
+    "acked_by": ((C,), N),
     # Sweeps: what was listed, and what was judged garbage.
-    "listed": ((S, K), B), "planned": ((S, K), B),
+    "listed": ((S, K), B),
+    "planned": ((S, K), B),
     # Processes that died. A restarted one is another process.
     "dead": ((P,), B),
     # How often an update was delivered to the chain's readers (for the statements only).
@@ -128,7 +194,21 @@ class State:
         """The state in which these components are other ones, and all others the same."""
         unknown = set(changes) - set(COMPONENTS)
         assert not unknown, f"no such component: {unknown}"
-        return State({**self.components, **changes})
+        made = {name: remembered(new) if COMPONENTS[name][0] else new for name, new in changes.items()}
+        return State({**self.components, **made})
+
+
+def remembered(function):
+    """The function, which computes its value at the same terms only once. A long run would else take for ever."""
+    known = {}
+
+    def at(*args):
+        key = tuple(arg.get_id() if hasattr(arg, "get_id") else arg for arg in args)
+        if key not in known:
+            known[key] = (args, function(*args))
+        return known[key][1]
+
+    return at
 
 
 def put(function, *at_and_value):
@@ -197,7 +277,9 @@ def brought(s, d, x, lo, hi):
     """How often the piece `[lo, hi)` of a batch brings an update."""
     i = Const.inc(d)
     at = presented(s, x, i)
-    within = And(lo <= at, at < hi, Const.lo(d) <= at, at < Const.hi(d), at >= Const.floor(d), at < Const.UPTO)
+    within = And(
+        lo <= at, at < hi, Const.lo(d) <= at, at < Const.hi(d), at >= Const.floor(d), at < Const.UPTO
+    )
     return If(within, s.content(d, Const.holder(x, i)), 0)
 
 
@@ -218,9 +300,18 @@ class Universe:
         add(I, *[Const.inc(d) for d in terms[D]])
         add(R, *[Const.replica(i) for i in terms[I]])
         add(P, *[Const.minter(i) for i in terms[I]], *[Const.process(k) for k in terms[K]])
-        add(W, *[Const.holder(x, i) for x in terms[X] for i in terms[I]], *[Const.reporter(k) for k in terms[K]])
-        add(Q, *[t for s_ in list(terms[Q]) for t in (s_ + 1, s_ - 1)], s.first, s.next - 1,
-            *[s.row(k) for k in terms[K]])
+        add(
+            W,
+            *[Const.holder(x, i) for x in terms[X] for i in terms[I]],
+            *[Const.reporter(k) for k in terms[K]],
+        )
+        add(
+            Q,
+            *[t for s_ in list(terms[Q]) for t in (s_ + 1, s_ - 1)],
+            s.first,
+            s.next - 1,
+            *[s.row(k) for k in terms[K]],
+        )
         self.terms = terms
 
     def instances(self, sorts, statement):

@@ -13,14 +13,20 @@ afterwards. `unsat` proves it, since fewer instances assume less. `sat` yields a
 import argparse
 import sys
 import time
+from pathlib import Path
 
-from z3 import And, Const as Z3Const, Int, Not, Solver, is_false, is_true, sat, simplify, unsat
+from z3 import Const as Z3Const
+from z3 import Int, Not, Solver, sat, unsat
 
-from actions import ACTIONS, Params, initial
+from action import Params
+from actions import ACTIONS, initial
+from counterexample import describe
 from invariants import INVARIANTS
 from lemmas import LEMMAS
-from model import COMPONENTS, Const, Q, SORTS, State, Universe
+from model import SORTS, Const, Q, State, Universe
 from mutants import MUTANTS
+from stories import MISDEEDS, STORIES
+from story_teller import play
 
 
 def witnesses(params):
@@ -52,8 +58,11 @@ class Setting:
         for sorts, statement in Const.axioms() + guards(self.before):
             self.solver.add(*self.universe.instances(sorts, statement))
         for invariant in assumed:
-            self.solver.add(*self.universe.instances(
-                invariant.sorts, lambda *args, holds=invariant.holds: holds(self.before, *args)))
+            self.solver.add(
+                *self.universe.instances(
+                    invariant.sorts, lambda *args, holds=invariant.holds: holds(self.before, *args)
+                )
+            )
 
     def refute(self, goal):
         """`None` if the goal follows, else a model in which it fails."""
@@ -103,45 +112,6 @@ class Report:
         sys.stdout.flush()
 
 
-def describe(model, setting, after=None):
-    """The elements of a model, and what each state component says of them before and after."""
-    names, lines = {}, []
-    for sort, terms in setting.universe.terms.items():
-        for term in terms:
-            value = model.eval(term, model_completion=True)
-            label = names.setdefault((sort, str(value)), str(value) if sort == Q else f"{sort.lower()} {len([k for k in names if k[0] == sort])}")
-            if term.num_args() == 0 and not str(term).startswith(sort.lower()):
-                lines.append(f"      {term} is {label}")
-    def value_of(expression):
-        is_term = hasattr(expression, "as_ast")
-        return str(model.eval(expression, model_completion=True) if is_term else expression)
-
-    for name in ("ASOF", "UPTO", "TOP", "SEALS"):
-        lines.append(f"      {name} = {value_of(getattr(Const, name))}")
-    shown = set()
-    facts = {"replica": ("Incarnation",), "inc": ("Description",), "ord": ("Description",), "lo": ("Description",),
-             "hi": ("Description",), "floor": ("Description",), "desc": ("Part",), "n": ("Part",), "tmin": ("Part",),
-             "tmax": ("Part",), "time": ("Update",)}
-    def rows(name, sorts, before, later):
-        from itertools import product
-        for args in product(*[setting.universe.terms[sort] for sort in sorts]):
-            key = tuple(names[(sort, value_of(arg))] for sort, arg in zip(sorts, args))
-            if (name, key) in shown:
-                continue
-            shown.add((name, key))
-            old = value_of(before(*args) if sorts else before)
-            new = old if later is None else value_of(later(*args) if sorts else later)
-            old, new = (names.get((kind, v), v) if (kind := {"replica": "Replica", "inc": "Incarnation", "desc": "Description"}.get(name)) else v for v in (old, new))
-            if old == new and (old == "False" or (name in COMPONENTS and old == "0")):
-                continue
-            lines.append(f"      {name}({', '.join(key)}) = {old}" + (f" -> {new}" if new != old else ""))
-    for name, sorts in facts.items():
-        rows(name, sorts, getattr(Const, name), None)
-    for name, (sorts, _) in COMPONENTS.items():
-        rows(name, sorts, getattr(setting.before, name), getattr(after, name) if after else None)
-    return "\n".join(lines)
-
-
 def prove(only, report):
     start = State.symbolic()
     setting = Setting([], {}, initial)
@@ -150,8 +120,12 @@ def prove(only, report):
         if only in name:
             began = time.monotonic()
             model = setting.refute(at_witnesses(invariant, start))
-            report.add(name, "proved" if model is None else "FAILED", began,
-                       None if model is None else describe(model, setting))
+            report.add(
+                name,
+                "proved" if model is None else "FAILED",
+                began,
+                None if model is None else describe(model, setting.universe, setting.before),
+            )
     for action in ACTIONS:
         if not any(only in f"{invariant.name} / {action.name}" for invariant in INVARIANTS):
             continue
@@ -159,7 +133,9 @@ def prove(only, report):
         began = time.monotonic()
         # An action that could never happen would prove anything.
         possible = setting.solver.check() == sat
-        report.add(f"possible / {action.name}", "yes" if possible else "FAILED", began, None if possible else "")
+        report.add(
+            f"possible / {action.name}", "yes" if possible else "FAILED", began, None if possible else ""
+        )
         for invariant in INVARIANTS:
             name = f"{invariant.name} / {action.name}"
             if only not in name:
@@ -169,15 +145,47 @@ def prove(only, report):
                 report.add(name, "untouched", began)
                 continue
             model = setting.refute(goal_of(invariant, before, after))
-            report.add(name, "proved" if model is None else "FAILED", began,
-                       None if model is None else describe(model, setting, after))
+            report.add(
+                name,
+                "proved" if model is None else "FAILED",
+                began,
+                None if model is None else describe(model, setting.universe, before, after),
+            )
     for lemma in LEMMAS:
         if only in lemma.name:
             began = time.monotonic()
             failure = check_lemma(lemma)
             holds = failure is None
-            note = "proved" if holds and lemma.holds else "refuted" if not holds and not lemma.holds else "FAILED"
+            note = "FAILED" if holds != lemma.holds else "proved" if holds else "refuted"
             report.add(lemma.name, note, began, (failure or "") if note == "FAILED" else None)
+
+    tell("README: every invariant in one line", only, report, readme)
+    for story in STORIES:
+        tell(f"story: {story.name}", only, report, play, story)
+
+
+def readme():
+    """What the README's table lacks, if anything: prose drifts."""
+    text = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
+    missing = [v.name for v in INVARIANTS if f"| {v.name} | {v.says} |" not in text]
+    return f"      the table lacks or misquotes {missing}" if missing else None
+
+
+def tell(name, only, report, check, *args):
+    """A check that answers `None` or what is wrong."""
+    if only in name:
+        began = time.monotonic()
+        wrong = check(*args)
+        report.add(name, "proved" if wrong is None else "FAILED", began, wrong)
+
+
+def misdeed(story):
+    """That it comes to harm with its mutant, and cannot with the action as it is."""
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == story.mutant)
+    wrong = play(story, instead=mutant.action)
+    if wrong is None and play(story) is None:
+        wrong = "      it happens without the mutant"
+    return wrong
 
 
 def check_lemma(lemma):
@@ -187,12 +195,13 @@ def check_lemma(lemma):
         terms[name] = Int(f"p_{name}") if kind in ("time", Q) else Z3Const(f"p_{name}", SORTS[kind])
         if kind != "time":
             given.setdefault(kind, []).append(terms[name])
-    setting = Setting([v for v in INVARIANTS if not v.step], given,
-                      lambda s: [((), lambda: lemma.given(s, Params(terms)))])
+    setting = Setting(
+        [v for v in INVARIANTS if not v.step], given, lambda s: [((), lambda: lemma.given(s, Params(terms)))]
+    )
     if setting.solver.check() != sat:
         return "      its premise cannot hold"
     model = setting.refute(lemma.then(setting.before, Params(terms), setting.universe))
-    return None if model is None else describe(model, setting)
+    return None if model is None else describe(model, setting.universe, setting.before)
 
 
 def mutate(only, report, show):
@@ -211,10 +220,16 @@ def mutate(only, report, show):
                 broken.append(invariant.name)
                 model = found if invariant.name == mutant.breaks else model
         caught = mutant.breaks in broken
-        report.add(name, "caught" if caught else "MISSED", began, None if caught else f"      breaks only {broken}")
+        report.add(
+            name, "caught" if caught else "MISSED", began, None if caught else f"      breaks only {broken}"
+        )
         print(f"{name:72} {', '.join(broken)}")
         if show and model is not None:
-            print(describe(model, setting, after))
+            print(describe(model, setting.universe, before, after))
+
+    for story in MISDEEDS:
+        tell(f"{story.mutant}: {story.name}", only, report, misdeed, story)
+        print(f"{story.mutant}: from the start, {story.name}")
 
 
 def main():
@@ -235,12 +250,14 @@ def main():
     if count == 0:
         print("no check has such a name")
         return 1
-    print(f"{count} checks, {report.failed} failed, {time.monotonic() - began:.1f} s")
+    untouched = sum(note == "untouched" for _, note, _ in report.rows)
+    took = time.monotonic() - began
+    print(f"{count} checks, {untouched} of them of what is not touched; {report.failed} failed; {took:.1f} s")
     return 1 if report.failed else 0
 
 
 def table(report):
-    """One line per action: how many invariants were proved, and how many it does not touch."""
+    """One line per action: how many invariants the solver proved, and how many speak of nothing it touches."""
     lines = {}
     for name, note, took in report.rows:
         _, _, action = name.partition(" / ")
@@ -249,7 +266,9 @@ def table(report):
         line["took"] += took
     print(f"{'action':26} {'proved':>7} {'untouched':>10} {'failed':>7} {'time':>9}")
     for action, line in lines.items():
-        print(f"{action:26} {line['proved']:7} {line['untouched']:10} {line['FAILED']:7} {line['took']:7.2f} s")
+        print(
+            f"{action:26} {line['proved']:7} {line['untouched']:10} {line['FAILED']:7} {line['took']:7.2f} s"
+        )
 
 
 if __name__ == "__main__":
