@@ -31,6 +31,21 @@ impl Refusal {
         Refusal { what: what.into(), kind: "fix_call" }
     }
 
+    /// The data cannot be taken.
+    pub fn input(what: impl Into<String>) -> Refusal {
+        Refusal { what: what.into(), kind: "input" }
+    }
+
+    /// The same may succeed later.
+    pub fn retry(what: impl Into<String>) -> Refusal {
+        Refusal { what: what.into(), kind: "retry" }
+    }
+
+    /// The data need an operator.
+    pub fn repair(what: impl Into<String>) -> Refusal {
+        Refusal { what: what.into(), kind: "repair" }
+    }
+
     /// A fault of this program.
     pub fn report(what: impl Into<String>) -> Refusal {
         Refusal { what: what.into(), kind: "report" }

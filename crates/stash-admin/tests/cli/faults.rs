@@ -182,3 +182,22 @@ fn a_write_lock_that_another_process_holds_is_waited_for_and_then_named() {
     world.load("second.csv", "s", "--resume").ok();
     world.at_rest();
 }
+
+#[test]
+fn diffs_that_sum_beyond_64_bits_are_told_as_a_fault_of_the_file() {
+    let world = World::new();
+    let max = i64::MAX;
+    world.write("changes.csv", &format!("id,t,d\n1,1,1\n2,5,{max}\n2,5,{max}\n"));
+    let error = world.load("changes.csv", "s", "").fails(
+        1,
+        &[
+            "changes.csv into sink s, times [2, 6)",
+            "at time 5",
+            "beyond i64",
+            "correct the file",
+            "below 2 stands",
+        ],
+    );
+    assert!(!error.contains("new incarnation") && !error.contains("sink k"), "{error}");
+    world.at_rest();
+}

@@ -16,6 +16,7 @@
 //! - A sink that exists says what the columns of a CSV or NDJSON file are, by name, unless `--schema` does: what a
 //!   later file happens to hold never decides a type that was decided before.
 
+mod ended;
 mod plan;
 mod summary;
 mod target;
@@ -23,7 +24,7 @@ mod write;
 
 use std::{process::ExitCode, time::Instant};
 
-use stash::{CatalogError, ChainError, Launch, Opened, Sink};
+use stash::{Launch, Opened, Sink};
 
 use self::{plan::Plan, summary::Summary};
 use crate::{
@@ -143,7 +144,7 @@ async fn load(
             let what = format!("what was accepted below {upper} stands; go on with --resume");
             return Err(Interrupted(Some(what)).into());
         }
-        Err(error) => return Err(explained(error, sink, args)),
+        Err(error) => return Err(ended::explained(error, sink, args, sink.upper().await?)),
     }
     summary.upper = sink.upper().await?;
     Ok(summary)
@@ -151,21 +152,4 @@ async fn load(
 
 fn unreachable_opened(sink: &Sink) -> anyhow::Error {
     Refusal::fix_call(format!("sink {} changed while it was opened; try again", sink.name())).into()
-}
-
-/// Says what it means for a load that its incarnation ended.
-fn explained(error: anyhow::Error, sink: &Sink, args: &LoadArgs) -> anyhow::Error {
-    let (name, replica) = (sink.name(), &args.replica);
-    let what = match error.downcast_ref::<stash::Error>() {
-        Some(
-            stash::Error::Chain { source: ChainError::IncarnationClosed { .. }, .. }
-            | stash::Error::Catalog(CatalogError::IncarnationClosed { .. }),
-        ) => format!(
-            "this load of sink {name} was closed: another one writes as replica {replica}, or it stood still for \
-             too long; what was accepted stands, go on with --resume, or beside the other with --replica"
-        ),
-        Some(_) => format!("the load into sink {name} failed; what was accepted stands, go on with --resume"),
-        None => return error,
-    };
-    error.context(what)
 }
