@@ -133,6 +133,7 @@ def i4(s, q):
 def i4_ends(s):
     return And(
         s.first <= s.next,
+        c.ASOF <= s.released,
         Implies(
             live(s),
             If(

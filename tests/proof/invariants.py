@@ -4,3 +4,4 @@ from cutover import CUTOVER
 from ownership import OWNERSHIP
 
 INVARIANTS = CUTOVER + OWNERSHIP
+INVARIANT = {invariant.name: invariant for invariant in INVARIANTS}

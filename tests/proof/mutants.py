@@ -47,9 +47,10 @@ def no_trim(s, p):
 
 def queue_kept(s, p):
     """The replica's new incarnation offers what its closed one had queued."""
-    old = c.inc(p.d)
-    reconnected = now(p.j != old, c.replica(p.j) == c.replica(old), Not(s.open(old)))
-    return offers.fenced(s, p, by=lambda p: p.j) + offers.decided(s, p) + reconnected, taken(s, p, i=p.j)
+    old, u, hi = c.inc(p.d), s.saw_upper(p.d), c.hi(p.d)
+    reconnected = now(p.j != old, c.replica(p.j) == c.replica(old), Not(s.open(old)), c.lo(p.d) == u)
+    guard = offers.fenced(s, p, by=lambda p: p.j) + offers.decided(s, p) + reconnected
+    return guard, offers.take(s, p, u, hi, ACCEPTED, offers.ending(hi), i=p.j)
 
 
 def trim_deletes(s, p):
@@ -57,7 +58,10 @@ def trim_deletes(s, p):
 
 
 def without_fence(s, p):
-    return offers.fenced(s, p, cas=False) + offers.decided(s, p), taken(s, p)
+    """Accepted where the chain ended when the offerer looked, whatever happened since."""
+    u, hi = s.saw_upper(p.d), c.hi(p.d)
+    guard = offers.fenced(s, p, cas=False) + offers.decided(s, p) + now(c.lo(p.d) == u)
+    return guard, offers.take(s, p, u, hi, ACCEPTED, offers.ending(hi))
 
 
 def unresolved(s, p):
@@ -150,7 +154,7 @@ MUTANTS = [
     Mutant("rehydrate beyond U", "I9", with_as_of(lambda s: s.upper + 1)),
     Mutant("rehydrate at U", "I9", with_as_of(lambda s: s.upper)),
     Mutant("rehydrate below the original", "I9", with_as_of(lambda s: c.ASOF - 1, lambda s: c.ASOF > 0)),
-    Mutant("queue kept across a reconnect", "I20", changed("commit-trim", queue_kept, j=I)),
+    Mutant("queue kept across a reconnect", "I20", changed("commit-accept", queue_kept, j=I)),
     Mutant(
         "drop without delete",
         "I5",
@@ -181,8 +185,8 @@ MUTANTS = [
         "I10",
         changed("compact", lambda s, p: writing.compact(s, p, heeds_pending=False)),
     ),
-    Mutant("accept without fence", "I4", changed("commit-trim", without_fence)),
-    Mutant("accept without fence, by content", "I11", changed("commit-trim", without_fence)),
+    Mutant("accept without fence", "I4", changed("commit-accept", without_fence)),
+    Mutant("accept without fence, by content", "I11", changed("commit-accept", without_fence)),
     Mutant(
         "a poison at U does not raise the fence",
         "I20.head",

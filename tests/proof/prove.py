@@ -21,7 +21,7 @@ from z3 import Int, Not, Solver, sat, unsat
 from action import Params
 from actions import ACTIONS, initial
 from counterexample import describe
-from invariants import INVARIANTS
+from invariants import INVARIANT, INVARIANTS
 from lemmas import LEMMAS
 from model import SORTS, Const, Q, State, Universe
 from mutants import MUTANTS
@@ -29,23 +29,27 @@ from stories import MISDEEDS, STORIES
 from story_teller import play
 
 
-def witnesses(params):
-    """Two elements of each sort that an invariant may fail at, and the action's own."""
-    given = {}
-    for sort in SORTS:
-        make = Int if sort == Q else (lambda name, sort=sort: Z3Const(name, SORTS[sort]))
-        given[sort] = params.get(sort, []) + [make(f"{sort.lower()}_{n}") for n in (1, 2)]
+def witness(sort, number):
+    """An element at which an invariant may fail."""
+    name = f"{sort.lower()}_{number}"
+    return Int(name) if sort == Q else Z3Const(name, SORTS[sort])
+
+
+def witnesses(sorts):
+    """One element for each of the sorts."""
+    return [witness(sort, sorts[: place + 1].count(sort)) for place, sort in enumerate(sorts)]
+
+
+def elements(params, sorts):
+    """An action's own elements, and the witnesses of these sorts, by sort."""
+    given = {sort: list(some) for sort, some in params.items()}
+    for sort, element in zip(sorts, witnesses(sorts)):
+        given.setdefault(sort, []).append(element)
     return given
 
 
 def at_witnesses(statement, *states):
-    seen = {}
-    args = []
-    for sort in statement.sorts:
-        seen[sort] = seen.get(sort, 0) + 1
-        make = Int if sort == Q else (lambda name, sort=sort: Z3Const(name, SORTS[sort]))
-        args.append(make(f"{sort.lower()}_{seen[sort]}"))
-    return statement.holds(*states, *args)
+    return statement.holds(*states, *witnesses(statement.sorts))
 
 
 class Setting:
@@ -53,7 +57,8 @@ class Setting:
 
     def __init__(self, assumed, params, guards):
         self.before = State.symbolic()
-        self.universe = Universe(self.before, witnesses(params))
+        self.params = params
+        self.universe = Universe(self.before, elements(params, [sort for sort in SORTS for _ in range(2)]))
         self.solver = Solver()
         for sorts, statement in Const.axioms() + guards(self.before):
             self.solver.add(*self.universe.instances(sorts, statement))
@@ -63,6 +68,10 @@ class Setting:
                     invariant.sorts, lambda *args, holds=invariant.holds: holds(self.before, *args)
                 )
             )
+
+    def concerned(self, sorts=()):
+        """The elements that a counterexample is about: the action's, and those an invariant of these sorts names."""
+        return Universe(self.before, elements(self.params, sorts))
 
     def refute(self, goal):
         """`None` if the goal follows, else a model in which it fails."""
@@ -105,7 +114,7 @@ class Report:
         took = time.monotonic() - began
         self.rows.append((name, note, took))
         if self.every or failure is not None:
-            print(f"{name:48} {note:12} {took * 1000:8.1f} ms")
+            print(f"{note:9} {took * 1000:7.1f} ms  {name}")
         if failure is not None:
             self.failed += 1
             print(failure)
@@ -124,7 +133,7 @@ def prove(only, report):
                 name,
                 "proved" if model is None else "FAILED",
                 began,
-                None if model is None else describe(model, setting.universe, setting.before),
+                None if model is None else describe(model, setting.concerned(invariant.sorts), before=start),
             )
     for action in ACTIONS:
         if not any(only in f"{invariant.name} / {action.name}" for invariant in INVARIANTS):
@@ -149,7 +158,7 @@ def prove(only, report):
                 name,
                 "proved" if model is None else "FAILED",
                 began,
-                None if model is None else describe(model, setting.universe, before, after),
+                None if model is None else describe(model, setting.concerned(invariant.sorts), before, after),
             )
     for lemma in LEMMAS:
         if only in lemma.name:
@@ -159,9 +168,16 @@ def prove(only, report):
             note = "FAILED" if holds != lemma.holds else "proved" if holds else "refuted"
             report.add(lemma.name, note, began, (failure or "") if note == "FAILED" else None)
 
+    tell("every action occurs in a story", only, report, untold)
     tell("README: every invariant in one line", only, report, readme)
     for story in STORIES:
         tell(f"story: {story.name}", only, report, play, story)
+
+
+def untold():
+    """Which actions no story tells, if any."""
+    missing = {action.name for action in ACTIONS} - {name for story in STORIES for name, _ in story.steps}
+    return f"      no story tells {sorted(missing)}" if missing else None
 
 
 def readme():
@@ -201,7 +217,7 @@ def check_lemma(lemma):
     if setting.solver.check() != sat:
         return "      its premise cannot hold"
     model = setting.refute(lemma.then(setting.before, Params(terms), setting.universe))
-    return None if model is None else describe(model, setting.universe, setting.before)
+    return None if model is None else describe(model, setting.concerned(), setting.before)
 
 
 def mutate(only, report, show):
@@ -223,13 +239,12 @@ def mutate(only, report, show):
         report.add(
             name, "caught" if caught else "MISSED", began, None if caught else f"      breaks only {broken}"
         )
-        print(f"{name:72} {', '.join(broken)}")
+        print(f"{'':22}{', '.join(broken)}")
         if show and model is not None:
-            print(describe(model, setting.universe, before, after))
+            print(describe(model, setting.concerned(INVARIANT[mutant.breaks].sorts), before, after))
 
     for story in MISDEEDS:
-        tell(f"{story.mutant}: {story.name}", only, report, misdeed, story)
-        print(f"{story.mutant}: from the start, {story.name}")
+        tell(f"{story.mutant}, from the start: {story.name}", only, report, misdeed, story)
 
 
 def main():
@@ -240,7 +255,7 @@ def main():
     parser.add_argument("--show", action="store_true", help="with --mutants: print each counterexample")
     args = parser.parse_args()
     began = time.monotonic()
-    report = Report(args.list)
+    report = Report(args.list or args.mutants)
     if args.mutants:
         mutate(args.only, report, args.show)
     else:
@@ -252,7 +267,8 @@ def main():
         return 1
     untouched = sum(note == "untouched" for _, note, _ in report.rows)
     took = time.monotonic() - began
-    print(f"{count} checks, {untouched} of them of what is not touched; {report.failed} failed; {took:.1f} s")
+    aside = f" ({untouched} of what the action does not touch)" if untouched else ""
+    print(f"{count} checks{aside}, {report.failed} failed, {took:.1f} s")
     return 1 if report.failed else 0
 
 
