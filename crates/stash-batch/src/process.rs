@@ -6,7 +6,7 @@ use std::{
     num::NonZeroU32,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -14,8 +14,8 @@ use stash_blob::BlobStore;
 use stash_catalog::Catalog;
 use stash_part::{EncodedPart, RowSchema};
 use stash_types::{
-    Description, DisarmedShare, Frontier, IncarnationId, PartDescriptor, PartName, ShardId, ShareMessage,
-    SinkId, WorkerIndex,
+    Description, DisarmedShare, Frontier, IncarnationId, PartDescriptor, PartName, RunFacts, ShardId, Share,
+    ShareMessage, SinkId, WorkerIndex,
 };
 use tokio::{sync::oneshot, task::JoinSet};
 
@@ -59,6 +59,8 @@ struct Shared {
     slots: SharedBatches,
     background: Mutex<JoinSet<()>>,
     tasks: Mutex<JoinSet<()>>,
+    closed: AtomicBool,
+    done: AtomicBool,
     puts: AtomicU64,
     put_bytes: AtomicU64,
 }
@@ -85,6 +87,8 @@ impl Process {
             slots: SharedBatches::default(),
             background: Mutex::new(background),
             tasks: Mutex::default(),
+            closed: AtomicBool::new(false),
+            done: AtomicBool::new(false),
             puts: AtomicU64::new(0),
             put_bytes: AtomicU64::new(0),
         };
@@ -142,6 +146,10 @@ impl Process {
     /// references. Incarnations that could
     /// still offer some of it are closed first: their batches would lack it.
     pub async fn close(&self) -> Result<Drained, BatchError> {
+        if self.shared.done.load(Ordering::Acquire) {
+            return Ok(Drained::default());
+        }
+        self.shared.closed.store(true, Ordering::Release);
         let mut background =
             std::mem::take(&mut *self.shared.background.lock().unwrap_or_else(PoisonError::into_inner));
         background.shutdown().await;
@@ -157,7 +165,17 @@ impl Process {
         }
         self.shared.ledger.surrender_all();
         self.shared.deleter.close_incarnations("a process closed with shares that were not offered").await?;
-        self.drain().await
+        let drained = self.drain().await?;
+        self.shared.done.store(true, Ordering::Release);
+        Ok(drained)
+    }
+
+    /// Refuses to begin what nobody would clean up any more.
+    fn check_open(&self) -> Result<(), BatchError> {
+        if self.shared.closed.load(Ordering::Acquire) {
+            return Err(BatchError::InvalidUsage { what: "this stash was closed: open it again".to_owned() });
+        }
+        Ok(())
     }
 
     /// Runs `work` to its end even if the caller stops waiting, and answers with its result.
@@ -196,6 +214,16 @@ pub(crate) async fn compute<T: Send + 'static>(
         return Ok(work());
     }
     tokio::task::spawn_blocking(work).await.map_err(|_| BatchError::Ended { what: "background computation" })
+}
+
+/// Whether a part with this descriptor can have been written for `description`.
+fn is_possible(part: &PartDescriptor, description: Description) -> bool {
+    let RunFacts { update_count, min_time, max_time, .. } = part.facts;
+    update_count > 0
+        && min_time <= max_time
+        && description.contains(min_time)
+        && description.contains(max_time)
+        && part.tail_len <= part.len
 }
 
 /// What one process is told about the incarnation it writes.
@@ -269,6 +297,7 @@ impl IncarnationWriter {
         description: Description,
         floor: Frontier,
     ) -> Result<ShareBuilder, BatchError> {
+        self.process.check_open()?;
         ShareBuilder::open(self, ShareSpec { worker, description, floor })
     }
 
@@ -284,6 +313,22 @@ impl IncarnationWriter {
             });
         }
         let description = message.description;
+        if let Share::Stashed(parts) = &message.share
+            && let Some(part) = parts.iter().find(|part| !is_possible(part, description))
+        {
+            return Err(BatchError::InvalidUsage {
+                what: format!(
+                    "a share of {description} of sink {} describes a part that cannot be: process {}, number {}: \
+                     {} updates with times {} to {}",
+                    self.spec.sink,
+                    part.process,
+                    part.n,
+                    part.facts.update_count,
+                    part.facts.min_time,
+                    part.facts.max_time
+                ),
+            });
+        }
         Ok(message.map(|parts| self.owned(description, parts)))
     }
 
@@ -319,6 +364,7 @@ impl IncarnationWriter {
         description: Description,
         part: &EncodedPart,
     ) -> Result<OwnedParts, BatchError> {
+        self.process.check_open()?;
         let n = self.next_n.fetch_add(1, Ordering::Relaxed);
         let descriptor = part.descriptor(self.spec.process, n);
         let name =

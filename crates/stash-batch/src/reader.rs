@@ -51,6 +51,7 @@ pub struct BatchReader {
     groups: VecDeque<Vec<Run>>,
     open: Option<(SortedMerge, Reservation)>,
     output: Option<SchemaRef>,
+    refused: bool,
 }
 
 /// What every run of a batch has in common.
@@ -91,6 +92,7 @@ impl BatchReader {
             groups: groups.into_values().collect(),
             open: None,
             output,
+            refused: false,
         }
     }
 
@@ -99,20 +101,31 @@ impl BatchReader {
         self.output.clone().unwrap_or_else(|| Arc::clone(self.source.schema.full_schema()))
     }
 
-    /// The next updates, sorted by (row, time) within their group; `None` at the end of the batch.
+    /// The next updates, sorted by (row, time) within their group; `None` at the end of the batch, and only there:
+    /// after an error, or when a call was cancelled, the next one tries the same again or fails again.
     ///
     /// Memory is held from the first call until the end of the batch, or until the reader is dropped; where there is
     /// none, this waits for other readers to end. So a task that begins a second reader before its first one ended
     /// may wait for itself: read one to its end, drop it, or read them in tasks of their own.
     pub async fn next(&mut self) -> Result<Option<RecordBatch>, BatchError> {
+        if self.refused {
+            return Err(BatchError::Ended { what: "a reader whose rows did not fit their columns" });
+        }
         loop {
             let Some((merge, _)) = &mut self.open else {
-                let Some(runs) = self.groups.pop_front() else { return Ok(None) };
-                self.open = Some(self.source.merge(&self.process, runs).await?);
+                // SUBTLE: the group stays in its place until it is open. Taken out first, a call that fails or is
+                // cancelled while it waits for memory would lose it, and the next one would go on without its rows.
+                let Some(runs) = self.groups.front() else { return Ok(None) };
+                self.open = Some(self.source.merge(&self.process, runs.clone()).await?);
+                self.groups.pop_front();
                 continue;
             };
             match merge.next().await? {
-                Some(sorted) => return self.declared(sorted).map(Some),
+                Some(sorted) => {
+                    let batch = self.declared(sorted);
+                    self.refused = batch.is_err();
+                    return batch.map(Some);
+                }
                 None => self.open = None,
             }
         }

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// A sorted run as it lies somewhere.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Run {
     /// Parts in the store, in row order.
     Parts(Vec<PartRow>),
@@ -168,30 +168,38 @@ impl RunStream {
     /// The next piece of the run, in row order; `None` at its end. Reading goes on with the one after.
     async fn next(&mut self) -> Result<Option<Sorted>, BatchError> {
         self.prefetch();
-        let Some(joined) = self.ahead.join_next().await else { return Ok(None) };
-        let (cursor, piece) = joined.map_err(|_| BatchError::Ended { what: "reading ahead" })?;
-        let piece = piece?;
-        if piece.is_some() {
-            self.idle = Some(cursor);
+        let lost = || BatchError::Ended { what: "reading ahead" };
+        let joined = self.ahead.join_next().await.ok_or_else(lost)?;
+        let (cursor, piece) = joined.map_err(|_| lost())?;
+        // SUBTLE: the cursor comes back whatever happened. It stands before what could not be read, so that the next
+        // call tries that again; without it the run would seem to have ended, and its rows were silently missing.
+        self.idle = Some(cursor);
+        if matches!(piece, Ok(Some(_))) {
             self.prefetch();
         }
-        Ok(piece)
+        piece
     }
 }
 
 impl Cursor {
+    /// The next piece. What fails stays where it is, to be tried again.
     async fn next(&mut self) -> Result<Option<Sorted>, BatchError> {
-        if let Some(run) = self.inline.take() {
-            return self.place.decode_inline(run).await.map(Some);
+        if let Some(run) = &self.inline {
+            let sorted = self.place.decode_inline(run.clone()).await?;
+            self.inline = None;
+            return Ok(Some(sorted));
         }
         loop {
             if let Some(open) = &mut self.open
-                && let Some(index) = open.row_groups.pop_front()
+                && let Some(index) = open.row_groups.front()
             {
-                return self.place.row_group(&open.part, &open.layout, index).await.map(Some);
+                let sorted = self.place.row_group(&open.part, &open.layout, *index).await?;
+                open.row_groups.pop_front();
+                return Ok(Some(sorted));
             }
-            let Some(part) = self.parts.pop_front() else { return Ok(None) };
-            self.open = Some(self.place.open_part(part).await?);
+            let Some(part) = self.parts.front() else { return Ok(None) };
+            self.open = Some(self.place.open_part(part.clone()).await?);
+            self.parts.pop_front();
         }
     }
 }
@@ -299,15 +307,19 @@ async fn read_scratch(file: Arc<File>, offset: u64, range: Range<u64>) -> Result
 }
 
 /// A consolidating merge of runs.
+///
+/// - What a run fails to give is asked for again by the next call. What the merge itself refuses stays refused:
+///   its updates cannot be put back.
 pub(crate) struct SortedMerge {
     merge: RunMerge,
     streams: Vec<RunStream>,
+    refused: Option<PartError>,
 }
 
 impl SortedMerge {
     pub(crate) fn new(schema: &RowSchema, mut streams: Vec<RunStream>) -> SortedMerge {
         streams.iter_mut().for_each(RunStream::prefetch);
-        SortedMerge { merge: RunMerge::new(schema, streams.len(), OUTPUT_ROWS), streams }
+        SortedMerge { merge: RunMerge::new(schema, streams.len(), OUTPUT_ROWS), streams, refused: None }
     }
 
     /// What merging these runs needs at once: two pieces of each, and the output.
@@ -324,19 +336,32 @@ impl SortedMerge {
     /// The next consolidated updates in row order; `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Sorted>, BatchError> {
         loop {
-            match self.merge.step().map_err(BatchError::part("merging runs"))? {
+            let step = self.merging(RunMerge::step)?;
+            match step {
                 MergeStep::Ready(sorted) => return Ok(Some(sorted)),
                 MergeStep::Done => return Ok(None),
                 MergeStep::Need(run) => {
                     let stream = self.streams.get_mut(run).ok_or(BatchError::Ended { what: "a run" })?;
                     match stream.next().await? {
-                        Some(sorted) => {
-                            self.merge.push(run, sorted).map_err(BatchError::part("merging runs"))?
-                        }
-                        None => self.merge.finish(run).map_err(BatchError::part("merging runs"))?,
+                        Some(sorted) => self.merging(|merge| merge.push(run, sorted))?,
+                        None => self.merging(|merge| merge.finish(run))?,
                     }
                 }
             }
         }
+    }
+
+    fn merging<T>(
+        &mut self,
+        work: impl FnOnce(&mut RunMerge) -> Result<T, PartError>,
+    ) -> Result<T, BatchError> {
+        let done = match &self.refused {
+            Some(error) => Err(error.clone()),
+            None => work(&mut self.merge),
+        };
+        done.map_err(|error| {
+            self.refused = Some(error.clone());
+            BatchError::part("merging runs")(error)
+        })
     }
 }

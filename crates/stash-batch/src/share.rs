@@ -48,6 +48,16 @@ impl ShareBuilder {
             });
         }
         let slot = writer.process().slots().touch(writer, spec.description);
+        if !slot.open(spec.worker) {
+            return Err(BatchError::InvalidUsage {
+                what: format!(
+                    "worker {} opened its share of {} of sink {} already: a worker reports each share once",
+                    spec.worker,
+                    spec.description,
+                    writer.spec().sink
+                ),
+            });
+        }
         Ok(ShareBuilder { writer: Arc::clone(writer), spec, slot, failed: None, reported: false })
     }
 

@@ -135,6 +135,7 @@ pub(crate) struct SharedBatch {
 #[derive(Debug, Default)]
 struct State {
     holdings: BTreeMap<WorkerIndex, Held>,
+    opened: BTreeSet<WorkerIndex>,
     arrived: BTreeSet<WorkerIndex>,
     parts: Option<OwnedParts>,
     flushing: u32,
@@ -187,6 +188,11 @@ impl SharedBatch {
                 spec.sink, spec.incarnation, self.description
             ),
         }
+    }
+
+    /// Notes that a worker opened its share. `false` if it did before: what both would hold would be one.
+    pub(crate) fn open(&self, worker: WorkerIndex) -> bool {
+        self.state().opened.insert(worker)
     }
 
     /// Adds unsorted updates of a worker, with the memory they were admitted to.

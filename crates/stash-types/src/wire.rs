@@ -1,8 +1,8 @@
 //! The versioned wire form of what crosses a process border or rests in the catalog.
 //!
-//! A frame is a magic byte, a version byte and the body of that version. A reader refuses what it does
-//! not know, bytes that are left over, and frames beyond [`FRAME_BYTES_MAX`]: a newer writer is an
-//! error with a name, never a misreading.
+//! A frame is a magic byte, a version byte, the first eight bytes of the body's BLAKE3, and the body of that
+//! version. A reader refuses what it does not know, bytes that differ or are left over, and frames beyond
+//! [`FRAME_BYTES_MAX`]: a newer writer is an error with a name, and a damaged frame is never another share.
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -14,6 +14,18 @@ pub const FRAME_BYTES_MAX: usize = 16 << 20;
 
 /// The newest version of each frame this build writes.
 const VERSION: u8 = 1;
+/// Bytes of the body's digest in a frame: enough to notice damage. It is no proof against forgers, and need not
+/// be one: a forged frame reaches nothing outside its receiver's own sink.
+const SEAL_BYTES: usize = 8;
+/// Bytes before the body.
+const HEAD_BYTES: usize = 2 + SEAL_BYTES;
+
+fn seal(body: &[u8]) -> [u8; SEAL_BYTES] {
+    let digest = blake3::hash(body);
+    let mut seal = [0; SEAL_BYTES];
+    seal.iter_mut().zip(digest.as_bytes()).for_each(|(to, from)| *to = *from);
+    seal
+}
 
 /// A frame that cannot be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,8 +91,12 @@ impl Wire for PartDescriptor {
 }
 
 fn encode<T: Serialize>(kind: &'static str, magic: u8, value: &T) -> Result<Bytes, WireError> {
-    let frame = postcard::to_extend(value, vec![magic, VERSION])
+    let mut frame = postcard::to_extend(value, vec![0; HEAD_BYTES])
         .map_err(|error| WireError::Damaged { kind, why: error.to_string() })?;
+    if let Some((head, body)) = frame.split_at_mut_checked(HEAD_BYTES) {
+        let seal = seal(body);
+        head.iter_mut().zip([magic, VERSION].into_iter().chain(seal)).for_each(|(byte, value)| *byte = value);
+    }
     if frame.len() > FRAME_BYTES_MAX {
         return Err(WireError::TooLarge { kind, bytes: frame.len() });
     }
@@ -97,6 +113,12 @@ fn decode<T: DeserializeOwned>(kind: &'static str, magic: u8, frame: &[u8]) -> R
     }
     if *version != VERSION {
         return Err(WireError::Version { kind, version: *version });
+    }
+    let Some((sealed, body)) = body.split_at_checked(SEAL_BYTES) else {
+        return Err(WireError::Damaged { kind, why: "it ends too early".to_owned() });
+    };
+    if sealed != seal(body) {
+        return Err(WireError::Damaged { kind, why: "its bytes are not those that were sent".to_owned() });
     }
     match postcard::take_from_bytes::<T>(body) {
         Ok((value, [])) => Ok(value),

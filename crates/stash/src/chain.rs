@@ -235,9 +235,9 @@ impl Chain {
             Err(error) => {
                 match error.kind() {
                     ErrorKind::Retry => {}
-                    ErrorKind::Reopen => self.give_up(&error.to_string()).await?,
                     ErrorKind::Absent => self.let_go(),
-                    _ => drop(self.queue.pop_front()),
+                    // What is refused for good leaves a gap behind it that no later batch can close.
+                    _ => self.give_up(&error.to_string()).await?,
                 }
                 Err(error)
             }

@@ -116,8 +116,15 @@ impl Sink {
             let head = catalog.head(self.id()).await?;
             let as_of = match grant(self.rules(), &head_of(&head)) {
                 Grant::Render { as_of, .. } => as_of,
-                Grant::Complete => return Ok(Opened::Complete),
-                Grant::Poisoned(error) => return Ok(Opened::Poisoned(error)),
+                // Nobody will open this sink again, so what a dead replica left is to be found now.
+                Grant::Complete => {
+                    self.sweep().await?;
+                    return Ok(Opened::Complete);
+                }
+                Grant::Poisoned(error) => {
+                    self.sweep().await?;
+                    return Ok(Opened::Poisoned(error));
+                }
                 Grant::Dropped => return Err(CatalogError::SinkDropped { sink: self.id() }.into()),
             };
             let request = OpenIncarnation {

@@ -159,6 +159,13 @@ impl Subscription {
     /// Why the chain does not begin at `from` any longer.
     async fn absent(&self, from: Frontier, earliest: Frontier) -> Result<Error> {
         let sink = self.sink.id();
+        if let Some((consumer, session)) = &self.consumer {
+            let rows = self.sink.consumers().await?;
+            if !rows.iter().any(|row| row.name == *consumer && row.session == *session) {
+                let consumer = consumer.clone();
+                return Ok(Error::Catalog(stash_catalog::CatalogError::SessionFenced { sink, consumer }));
+            }
+        }
         let head = self.sink.head().await?;
         Ok(if head.status == HeadStatus::Dropped {
             Error::Absent(Absence::Dropped { sink })

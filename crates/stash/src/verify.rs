@@ -180,6 +180,11 @@ impl Sink {
                     report.broken("I22", absence.to_string());
                     return Ok(());
                 }
+                // Something that is no file stands under the key: a link, a folder.
+                Err(Error::Blob(error @ BlobError::Determinate { retry: false, .. })) => {
+                    report.broken("I22", error.to_string());
+                    return Ok(());
+                }
                 Err(Error::Batch(error @ BatchError::Part { .. })) => {
                     report.broken("I22", error.to_string());
                     return Ok(());

@@ -8,7 +8,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
@@ -34,6 +34,8 @@ pub(super) struct Connections {
     readers: [Mutex<Option<SqliteConnection>>; READERS],
     turn: AtomicUsize,
     turns: Turns,
+    /// Whether the writing connection may no longer know where it stands.
+    suspect: AtomicBool,
 }
 
 /// A connection while it is held.
@@ -63,6 +65,7 @@ impl Connections {
             readers: Default::default(),
             turn: AtomicUsize::new(0),
             turns: Turns::default(),
+            suspect: AtomicBool::new(false),
         }
     }
 
@@ -71,6 +74,14 @@ impl Connections {
         match &self.path {
             Some(path) => Some(options(path, self.busy).pragma("query_only", "ON").connect().await),
             None => None,
+        }
+    }
+
+    /// Notes that a write failed. Only when another process held the lock is it certain where the connection
+    /// stands.
+    fn doubt(&self, error: &sqlx::Error) {
+        if primary_code(error) != Some(5) {
+            self.suspect.store(true, Ordering::Release);
         }
     }
 
@@ -90,6 +101,30 @@ impl Connections {
             *guard = Some(options(path, self.busy).pragma("query_only", "ON").connect().await?);
         }
         Ok(guard)
+    }
+
+    /// Opens the writing connection anew where it is suspect.
+    ///
+    /// SUBTLE: when a commit fails (the disk is full, say), SQLite has ended the transaction by itself, and the
+    /// connection still counts it as open: it would refuse every transaction from then on. A new connection
+    /// rolls back what is left and begins afresh. In memory there is nothing to go back to.
+    async fn renew(&self, writer: &mut Option<SqliteConnection>) -> sqlx::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        if writer.is_none() || !self.suspect.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        match writer_options(path, self.busy).connect().await {
+            Ok(fresh) => {
+                if let Some(old) = writer.replace(fresh) {
+                    quietly(old.close_hard().await);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.suspect.store(true, Ordering::Release);
+                Err(error)
+            }
+        }
     }
 
     /// Waits for whoever holds a connection, and closes them all.
@@ -117,7 +152,8 @@ pub(super) fn quietly(closed: sqlx::Result<()>) {
 impl SqliteCatalog {
     /// Waits for the writing connection.
     pub(super) async fn writer(&self, op: &'static str) -> Result<Held<'_>> {
-        let guard = self.connections.writer.lock().await;
+        let mut guard = self.connections.writer.lock().await;
+        self.connections.renew(&mut guard).await.map_err(|error| self.failed(op, error))?;
         MutexGuard::try_map(guard, Option::as_mut).map_err(|_| self.was_closed(op))
     }
 
@@ -144,7 +180,10 @@ impl SqliteCatalog {
         let saw = self.seen.load(Ordering::Acquire);
         let Connections { path, busy, turns, .. } = &self.connections;
         let turn = turns.take(path.as_deref(), *busy).await;
-        let tx = held.begin_with("BEGIN IMMEDIATE").await.map_err(|error| self.failed(op, error))?;
+        let tx = held.begin_with("BEGIN IMMEDIATE").await.map_err(|error| {
+            self.connections.doubt(&error);
+            self.failed(op, error)
+        })?;
         Ok(Write { catalog: self, tx, op, now: self.clock.now(), saw, _turn: turn })
     }
 
@@ -209,6 +248,7 @@ pub(super) struct Write<'c> {
 impl Write<'_> {
     /// Turns a failed statement into this operation's error.
     pub(super) fn failed(&self, error: sqlx::Error) -> CatalogError {
+        self.catalog.connections.doubt(&error);
         self.catalog.failed(self.op, error)
     }
 
@@ -273,7 +313,11 @@ impl Write<'_> {
     /// Makes everything durable, as `revision`, and wakes who waits for it.
     pub(super) async fn commit(self, revision: u64) -> Result<()> {
         let Write { catalog, tx, op, _turn, .. } = self;
-        match tx.commit().await {
+        let committed = tx.commit().await;
+        if let Err(error) = &committed {
+            catalog.connections.doubt(error);
+        }
+        match committed {
             Ok(()) => {
                 catalog.saw(revision);
                 Ok(())

