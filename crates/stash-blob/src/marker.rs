@@ -105,10 +105,8 @@ pub async fn claim(store: &dyn BlobStore, marker: &StashMarker) -> Result<(), Cl
     }
     let json = Bytes::from(marker.to_json());
     // SUBTLE: "exists" may be our own first try, or a rival's: only the bytes tell whose prefix it is.
+    // A rival that opens the store may also sweep our try away once its own stands.
     let put = store.put_new(&BlobKey::stash_json(), vec![json]).await;
-    if let Err(source @ (BlobError::Determinate { .. } | BlobError::NotFound { .. })) = put {
-        return Err(ClaimError::Store { location: store.location(), source });
-    }
     match (read_marker(store, marker.format).await?, put) {
         (Some(found), _) => compare(store, marker, found),
         (None, Err(source)) => Err(ClaimError::Store { location: store.location(), source }),

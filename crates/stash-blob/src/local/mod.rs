@@ -76,8 +76,10 @@ impl LocalStore {
     ///
     /// Blocks for a few system calls. Errors are `Determinate` and name the path.
     pub fn open(root: &Path) -> Result<LocalStore, BlobError> {
+        let path = root;
         let root =
             Root::open(root).map_err(|failure| failure.determinate("open", &root.display().to_string()))?;
+        remove_overtaken_temps(path);
         Ok(LocalStore { files: Arc::new(Files { root }) })
     }
 
@@ -88,6 +90,22 @@ impl LocalStore {
     ) -> Option<T> {
         let files = Arc::clone(&self.files);
         tokio::task::spawn_blocking(move || work(&files)).await.ok()
+    }
+}
+
+/// Removes temps at the top of the store whose object stands: a process died, or lost the race, while it
+/// created the object. They lie in no shard, so that no sweep of a sink would ever find them.
+fn remove_overtaken_temps(root: &Path) {
+    let Ok(entries) = std::fs::read_dir(root) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let upload = name.to_str().and_then(|name| temp::parse_temp("", name));
+        if let Some((key, _)) = upload
+            && root.join(key.as_str()).is_file()
+            && let Err(error) = std::fs::remove_file(entry.path())
+        {
+            tracing::warn!(?name, %error, "a temp file stays behind; a listing shows it");
+        }
     }
 }
 

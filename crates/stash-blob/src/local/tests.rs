@@ -466,3 +466,15 @@ async fn a_token_that_is_no_token_aborts_nothing() {
     }
     assert_eq!(listing(&store).await, [BlobEntryKind::Object(key(1))]);
 }
+
+#[tokio::test]
+async fn a_temp_at_the_top_goes_once_its_object_stands() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let left = folder.path().join(".stash.json.4711-0.tmp");
+    std::fs::write(&left, b"{}").expect("written");
+    let store = LocalStore::open(folder.path()).expect("opened");
+    assert!(left.exists(), "it may still be published");
+    store.put_new(&BlobKey::stash_json(), vec![Bytes::from_static(b"{}")]).await.expect("put");
+    LocalStore::open(folder.path()).expect("opened again");
+    assert!(!left.exists(), "what it was to become stands");
+}
