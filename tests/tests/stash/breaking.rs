@@ -192,7 +192,7 @@ async fn a_worker_that_opens_its_share_twice_is_refused_and_its_rows_count_once(
         // While the first is filled, and again when it is finished.
         let mut first = writer.share(minted).expect("opens");
         first.push(updates(&sink, &all)).await.expect("taken");
-        let error = writer.share(minted).expect_err("opened already");
+        let error = writer.share(minted).map(drop).expect_err("opened already");
         assert_eq!(error.kind(), ErrorKind::FixCall, "{error}");
         let first = first.finish().await;
         let error = writer.write(minted, [updates(&sink, &all)]).await.expect_err("opened already");
@@ -250,6 +250,9 @@ async fn a_share_frame_with_any_bit_flipped_is_refused_and_the_true_one_still_co
     }
 }
 
+/// Makes a part's description a lie.
+type Forgery = fn(&mut PartDescriptor);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frame_that_describes_an_impossible_part_is_refused_when_it_is_armed() {
     let world = World::files(small(0)).await;
@@ -260,7 +263,7 @@ async fn a_frame_that_describes_an_impossible_part_is_refused_when_it_is_armed()
     let all = [many(0, 50, 2), many(50, 50, 3)].concat();
     let share = incarnation.worker(0).expect("local").write(minted, [updates(&sink, &all)]).await;
     let frame = disarm(share.expect("written")).expect("a frame");
-    let forgeries: [(&str, fn(&mut PartDescriptor)); 6] = [
+    let forgeries: [(&str, Forgery); 6] = [
         ("no updates", |part| part.facts.update_count = 0),
         ("a time below", |part| part.facts.min_time = 0),
         ("a time at the upper", |part| part.facts.max_time = 5),
@@ -576,21 +579,32 @@ async fn a_handle_that_met_a_full_disk_writes_again_once_there_is_room() {
     let sink = stash.declare_sink(SinkSpec::new("rows", schema()).expect("sound")).await.expect("declared");
     let (incarnation, mut chain) = open(&sink, "a", 1).await;
     let mut wanted: Vec<Update> = Vec::new();
-    let mut failed = 0;
+    let (mut failed, mut offered_again) = (0, 0);
     for round in 0..24 {
         disk.fill(round * 8192);
+        let rows = many(0, 5, round);
+        let minted = mint(&mut chain, round + 1);
+        let share = incarnation.worker(0).expect("local").write(minted, [updates(&sink, &rows)]).await;
+        let offered = chain.report(share.expect("it travels inline")).await;
         for consumer in 0..40 {
             let full = sink.subscribe(&format!("c{consumer}"), StartAt::Beginning).await;
             failed += u32::from(full.is_err());
         }
         disk.free();
-        let again = sink.subscribe("again", StartAt::Beginning).await;
-        again.unwrap_or_else(|error| panic!("round {round}: there is room, and still: {error}"));
-        let rows = many(0, 5, round);
-        write(&incarnation, &mut chain, round + 1, &rows).await;
+        if round % 2 == 0 {
+            let again = sink.subscribe("again", StartAt::Beginning).await;
+            again.unwrap_or_else(|error| panic!("round {round}: there is room, and still: {error}"));
+        }
+        if let Err(error) = offered {
+            assert_eq!(error.kind(), ErrorKind::Retry, "round {round}: {error}");
+            let again = chain.offer().await;
+            again.unwrap_or_else(|error| panic!("round {round}: there is room, and still: {error}"));
+            offered_again += 1;
+        }
+        assert_eq!(sink.upper().await.expect("head"), Frontier::at(round + 1));
         wanted.extend(rows);
     }
-    assert!(failed > 0, "the disk was full");
+    assert!(failed > 0 && offered_again > 0, "the disk was full: {failed} and {offered_again} failed");
     let content = delivered_until(&mut sink.read().await.expect("readable"), Frontier::at(24)).await;
     assert_same!(content.expect("read"), content_of(&wanted));
     assert_eq!(sink.verify(|_| {}).await.expect("verified").violations, []);
