@@ -8,7 +8,7 @@ use std::{num::NonZeroU32, num::NonZeroU64, path::PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use stash::{ConsumerName, ReplicaName, SinkName, StartAt};
 
-use crate::{demo::DemoArgs, formats::Format};
+use crate::{demo::DemoArgs, failure::Refusal, formats::Format};
 
 /// The heading of options that every command has.
 const EVERYWHERE: &str = "Options of every command";
@@ -20,7 +20,7 @@ const EVERYWHERE: &str = "Options of every command";
   export STASH_URL=file:///tmp/stash
   stash-admin load orders.csv --sink orders --time-column t --diff-column d
   stash-admin chain orders
-  stash-admin read --sink orders --consumer me")]
+  stash-admin read orders --consumer me")]
 pub struct Cli {
     /// The stash: file:///folder, or a path that begins with / or . for short; blobs and catalog lie in it.
     #[arg(long, global = true, env = "STASH_URL", hide_env_values = true, value_name = "URL")]
@@ -96,7 +96,7 @@ pub struct LoadArgs {
     /// Accept times in any order: everything after the first time becomes one batch.
     #[arg(long, conflicts_with = "batch_every")]
     pub sort: bool,
-    /// Continue where the sink's chain stands: updates below its upper are counted and refused.
+    /// Continue where the sink's chain stands: updates that are accepted already are skipped.
     #[arg(long)]
     pub resume: bool,
     /// Seal the sink at the end of the file: nothing can be added afterwards.
@@ -135,8 +135,11 @@ impl From<Start> for StartAt {
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// The sink.
-    #[arg(long)]
-    pub sink: SinkName,
+    #[arg(value_name = "SINK", required_unless_present = "sink_flag", conflicts_with = "sink_flag")]
+    pub sink_word: Option<SinkName>,
+    /// The same as SINK.
+    #[arg(long = "sink", value_name = "SINK")]
+    pub sink_flag: Option<SinkName>,
     /// Read as this consumer, go on where it acknowledged, and acknowledge what was printed. What all consumers
     /// acknowledged is deleted. Without it nothing is acknowledged.
     #[arg(long, value_name = "NAME")]
@@ -150,15 +153,23 @@ pub struct ReadArgs {
     /// Wait for more, until the sink is complete.
     #[arg(long)]
     pub follow: bool,
-    /// How to print: ndjson, csv or parquet. Told by the output's name if absent, else ndjson.
+    /// How to print: ndjson, csv or parquet. Told by the output's name if absent; ndjson on stdout.
     #[arg(long)]
     pub format: Option<Format>,
-    /// Print into this file, which must not be there yet.
+    /// Print into this file, which must not be there yet; a device or pipe is written in place.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Stop after N batches.
     #[arg(long, value_name = "N")]
     pub limit_batches: Option<NonZeroU64>,
+}
+
+impl ReadArgs {
+    /// The sink, by whichever of the two ways.
+    pub fn sink(&self) -> Result<&SinkName, Refusal> {
+        let named = self.sink_word.as_ref().or(self.sink_flag.as_ref());
+        named.ok_or_else(|| Refusal::usage("no sink is named: stash-admin read SINK"))
+    }
 }
 
 /// Arguments of `sinks`.

@@ -41,11 +41,6 @@ impl Refusal {
         Refusal { what: what.into(), kind: "retry" }
     }
 
-    /// The data need an operator.
-    pub fn repair(what: impl Into<String>) -> Refusal {
-        Refusal { what: what.into(), kind: "repair" }
-    }
-
     /// A fault of this program.
     pub fn report(what: impl Into<String>) -> Refusal {
         Refusal { what: what.into(), kind: "report" }
@@ -61,6 +56,28 @@ impl Refusal {
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted{}", .0.as_ref().map(|what| format!(": {what}")).unwrap_or_default())]
 pub struct Interrupted(pub Option<String>);
+
+/// Rides on an error whose causes name a sink by its id, so that people read its name.
+#[derive(Debug)]
+pub struct Naming {
+    id: String,
+    name: String,
+}
+
+impl std::fmt::Display for Naming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "sink {}", self.name)
+    }
+}
+
+/// The same error, said with the name of `sink`.
+pub fn named(error: anyhow::Error, sink: &stash::Sink) -> anyhow::Error {
+    let id = sink.id().to_string();
+    if !error.chain().any(|cause| cause.to_string().contains(&id)) {
+        return error;
+    }
+    error.context(Naming { id, name: sink.name().to_string() })
+}
 
 /// The error's kind in one word: what to do about it.
 fn kind_of(error: &anyhow::Error) -> &'static str {
@@ -104,8 +121,12 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// The message and its causes; a cause that the message above it quotes is left out.
 fn lines(error: &anyhow::Error) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for cause in error.chain() {
-        let text = cause.to_string();
+    let naming = error.downcast_ref::<Naming>();
+    for cause in error.chain().skip(usize::from(naming.is_some())) {
+        let mut text = cause.to_string();
+        if let Some(Naming { id, name }) = naming {
+            text = text.replace(id, name);
+        }
         if !lines.iter().any(|line| line.contains(&text)) {
             lines.push(text);
         }

@@ -2,7 +2,7 @@
 
 use stash::{OpenOptions, Sink, SinkName, Stash};
 
-use crate::failure::Refusal;
+use crate::failure::{self, Refusal};
 
 /// Whether a command may create the stash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,11 @@ pub async fn with_sink<T>(
     name: &SinkName,
     work: impl AsyncFnOnce(&Sink) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    with_stash(url, Missing::Refuse, async |stash| work(&stash.sink(name.as_str()).await?).await).await
+    with_stash(url, Missing::Refuse, async |stash| {
+        let sink = stash.sink(name.as_str()).await?;
+        work(&sink).await.map_err(|error| failure::named(error, &sink))
+    })
+    .await
 }
 
 #[cfg(test)]

@@ -13,8 +13,12 @@ use crate::{
 
 /// Runs the command.
 pub async fn run(url: &Option<String>, args: DropArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let dropped = with_sink(url, &args.sink, async |sink| {
-        Ok(if args.commit { sink.drop_sink().await? } else { sink.preview_drop().await? })
+    let (behind, dropped) = with_sink(url, &args.sink, async |sink| {
+        let (upper, consumers) = (sink.upper().await?, sink.consumers().await?);
+        let behind = consumers.iter().filter(|row| row.acked < upper);
+        let behind: Vec<String> =
+            behind.map(|row| format!("{} (has read up to {})", row.name, row.acked)).collect();
+        Ok((behind, if args.commit { sink.drop_sink().await? } else { sink.preview_drop().await? }))
     })
     .await?;
     let Dropped { incarnations, batches, keys, consumers_behind } = dropped;
@@ -29,11 +33,15 @@ pub async fn run(url: &Option<String>, args: DropArgs, out: Output) -> anyhow::R
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let not_done = match behind.as_slice() {
+        [] => output::count(consumers_behind),
+        names => format!("{}: {}", output::count(consumers_behind), names.join(", ")),
+    };
     let lines = output::pairs(&[
         ("  incarnations closed", output::count(incarnations)),
         ("  batches unlinked", output::count(batches)),
         ("  objects deleted", output::count(keys)),
-        ("  consumers not done yet", output::count(consumers_behind)),
+        ("  consumers not done yet", not_done),
     ]);
     if args.commit {
         out.line(format!("dropped sink {}\n{lines}", args.sink))?;

@@ -22,11 +22,24 @@ pub(super) fn row_json(row: &HistoryRow) -> Value {
     })
 }
 
+/// What there is to say of an event; of an object, which one: lower-upper-process-n, as its key ends.
+fn detail(row: &HistoryRow) -> String {
+    let object = row.key.map(|key| {
+        let (description, process, n) = (key.name.description, key.name.process, key.name.n);
+        format!("{}-{}-{process}-{n}", description.lower(), description.upper())
+    });
+    match (object, row.detail.is_empty()) {
+        (Some(object), true) => object,
+        (Some(object), false) => format!("{object}: {}", row.detail),
+        (None, _) => row.detail.clone(),
+    }
+}
+
 /// Events as a table.
 pub(super) fn text(rows: &[HistoryRow]) -> String {
     let mut table = output::table(&["at", "event", "detail"], &[]);
     for row in rows {
-        table.add_row([output::moment(row.at), row.event.clone(), row.detail.clone()]);
+        table.add_row([output::moment(row.at), row.event.clone(), detail(row)]);
     }
     table.trim_fmt()
 }

@@ -234,6 +234,8 @@ fn a_dry_run_changes_nothing_and_commit_does_it() {
     let before = (world.run("history s --json").json(), world.chain("s"), world.blobs());
     let text = world.run("drop s").ok();
     assert!(text.contains("dry run: nothing was changed; pass --commit"), "{text}");
+    assert!(text.contains("1: me (has read up to 1)"), "{text}");
+    assert!(world.run("history s").ok().contains("0-1-0-0"), "an object is named");
     let text = world.run("consumers s --forget me").ok();
     assert!(text.contains("dry run: nothing was changed; pass --commit"), "{text}");
     assert_eq!((world.run("history s --json").json(), world.chain("s"), world.blobs()), before);

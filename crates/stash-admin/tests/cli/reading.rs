@@ -1,6 +1,10 @@
 //! `read`: what is acknowledged was delivered, and nothing else.
 
-use std::{fs::File, io::BufRead, process::Stdio};
+use std::{
+    fs::File,
+    io::{BufRead, Read},
+    process::Stdio,
+};
 
 use serde_json::json;
 
@@ -37,7 +41,8 @@ fn what_a_consumer_printed_is_acknowledged_and_deleted() {
     let rest = world.run("read --sink s --consumer me").ok();
     assert_eq!(sums_of(&(first + &rest)).len(), 9029);
     assert_eq!(world.acknowledged("s"), [("me".to_owned(), json!(30))]);
-    assert_eq!(world.run("read --sink s --consumer me").ok(), "", "all was read");
+    let again = world.run("read s --consumer me");
+    assert_eq!((again.out.as_str(), again.err.as_str()), ("", "nothing new: me has read up to 30\n"));
     world.at_rest();
 
     // What is gone is said, never read as empty.
@@ -154,4 +159,72 @@ fn reading_can_begin_and_end_anywhere() {
     assert_eq!(csv, "id,name,_time,_diff,_progress\n28,x,28,-1,\n29,x,29,-1,\n,,,,30\n");
     world.run("read --sink s --from 12 --consumer me").fails(2, &["--from", "--consumer"]);
     finish(world.command("read --sink none")).fails(1, &["no sink none"]);
+}
+
+#[test]
+fn a_reader_who_holds_nothing_and_is_overtaken_is_told_the_gap() {
+    let world = World::new();
+    world.changes("first.csv", 0..2);
+    world.changes("second.csv", 2..4);
+    world.load("first.csv", "s", "").ok();
+    world.run("read s --consumer fast -o fast.csv").ok();
+    world.load("second.csv", "s", "--resume --batch-every 1").ok();
+    // A pipe that nobody empties holds the reader back where its first batch is larger than the pipe.
+    let rows: String = (0..9000).map(|id| format!("{id},row {id},4,1\n")).collect();
+    world.write("large.csv", &format!("id,name,t,d\n{rows}"));
+    world.load("large.csv", "s", "--resume --workers 1").ok();
+    world.write("last.csv", "id,name,t,d\n1,a,5,1\n1,b,6,1\n");
+    let mut slow = world.spawn("read s --start earliest --follow");
+    let first = slow.until_progress();
+    world.load("last.csv", "s", "--resume --batch-every 1").ok();
+    world.run("read s --consumer fast -o rest.csv").ok();
+    // Its output is emptied first: it writes on before it finds out.
+    let mut rest = String::new();
+    slow.out.take().expect("open").read_to_string(&mut rest).expect("readable");
+    let ran = slow.end();
+    assert!(first.contains("_progress"), "{first}");
+    let wanted = [
+        "sink s: overtaken at ",
+        "everything below 7 was acknowledged",
+        ", 7); read as a consumer",
+        "the output",
+    ];
+    let error = ran.fails(1, &wanted);
+    assert!(!error.contains("sink k"), "{error}");
+}
+
+#[test]
+fn a_read_that_fails_says_how_far_it_acknowledged_and_what_is_good() {
+    let world = World::new();
+    let rows = |time: u64| (0..9000).map(|id| format!("{id},row {id},{time},1\n")).collect::<String>();
+    world.write("changes.csv", &format!("id,name,t,d\n{}{}", rows(0), rows(1)));
+    world.load("changes.csv", "s", "--workers 1").ok();
+    let parts = world.run("parts s --json").json();
+    let lost = parts[1]["key"].as_str().expect("a key").to_owned();
+    std::fs::remove_file(world.path("stash/blobs").join(&lost)).expect("removed");
+    world.run("read s --consumer me -o out.ndjson").fails(
+        1,
+        &[
+            "sink s stopped; consumer me acknowledged everything below 1",
+            "out.ndjson is partial, and good up to its last _progress, 1",
+            &lost,
+            "missing in the store",
+        ],
+    );
+    assert_eq!(world.acknowledged("s"), [("me".to_owned(), json!(1))]);
+    let out = world.text("out.ndjson");
+    assert!(out.ends_with("{\"_progress\": 1}\n"), "nothing follows it here");
+}
+
+#[test]
+fn an_output_is_refused_where_its_name_tells_no_format_and_devices_are_written_in_place() {
+    let world = world();
+    world
+        .run("read s --consumer me -o out.ndjson.gz")
+        .fails(2, &["out.ndjson.gz", "--format csv, ndjson or parquet"]);
+    assert!(!world.path("out.ndjson.gz").exists());
+    world.run("read s --consumer me -o /dev/null").ok();
+    assert_eq!(world.acknowledged("s"), [("me".to_owned(), json!(30))]);
+    world.run("read s --sink s").fails(2, &["--sink"]);
+    world.run("read").fails(2, &["SINK"]);
 }

@@ -70,7 +70,10 @@ pub(super) fn explained(
         other => (other.to_string(), String::new()),
     };
     let what = plain(&words, &sink.id().to_string());
-    let kept = format!("what was accepted below {upper} stands");
+    let kept = match upper.as_u64() > sink.row().spec.as_of {
+        true => format!("what was accepted below {upper} stands"),
+        false => "nothing was accepted yet".to_owned(),
+    };
     match Remedy::of(cause) {
         Remedy::TakenOver => error.context(format!(
             "this load of sink {name} was closed: another one writes as replica {replica}, or it stood still for \

@@ -29,7 +29,7 @@ use stash::{Launch, Opened, Sink};
 use self::{plan::Plan, summary::Summary};
 use crate::{
     cli::LoadArgs,
-    failure::{Interrupted, Refusal},
+    failure::{self, Interrupted, Refusal},
     formats::{ColumnRoles, Format, SchemaSpec},
     interrupt::Interrupt,
     output::Output,
@@ -86,6 +86,11 @@ pub async fn run(url: &Option<String>, args: LoadArgs, out: Output) -> anyhow::R
         // Said before a large file is read.
         with_stash(url, Missing::Refuse, async |_| Ok(())).await?;
     }
+    if url.as_ref().is_some_and(|url| url.starts_with("memory:")) {
+        let what =
+            "memory:// ends with this command, so nothing would be kept: name a folder, file:///folder";
+        return Err(Refusal::usage(what).into());
+    }
     let mut source = Source::of(&args)?;
     if source.schema.is_none() && source.format != Format::Parquet {
         source.schema = target::columns(url, &args.sink).await?;
@@ -96,7 +101,8 @@ pub async fn run(url: &Option<String>, args: LoadArgs, out: Output) -> anyhow::R
     };
     let summary = with_stash(url, Missing::Create, async |stash| {
         let sink = target::sink(stash, &args, &source, &plan).await?;
-        let mut summary = load(&sink, &args, source, plan, &interrupt, out).await?;
+        let loaded = load(&sink, &args, source, plan, &interrupt, out).await;
+        let mut summary = loaded.map_err(|error| failure::named(error, &sink))?;
         let counters = stash.counters();
         (summary.puts, summary.put_bytes) = (counters.puts, counters.put_bytes);
         Ok(summary)

@@ -117,7 +117,7 @@ impl Summary {
         }
         if self.refused > 0 {
             let refused = output::counted(self.refused, "update", "updates");
-            lines.push(("refused", format!("{refused} below the upper, where the sink has all already")));
+            lines.push(("skipped", format!("{refused} that are accepted already")));
         }
         let updates = output::counted(self.updates, "update", "updates");
         lines.push(("accepted", format!("{updates} after consolidation")));

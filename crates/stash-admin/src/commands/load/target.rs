@@ -91,7 +91,7 @@ async fn fits(sink: &Sink, args: &LoadArgs, source: &Source, plan: &Plan) -> any
     if head.upper.as_u64() > spec.as_of && !args.resume {
         return Err(Refusal::fix_call(format!(
             "sink {name} has accepted everything below {} already; pass --resume to go on from there \
-             (updates below are counted and refused), or load into another sink",
+             (updates below are skipped), or load into another sink",
             head.upper
         ))
         .into());

@@ -7,25 +7,28 @@
 //!   pipe or a full disk leaves the batch it happened in unacknowledged, and it is delivered again.
 //! - An output file must not be there yet: what it held may have been acknowledged, and would be lost. Parquet is
 //!   written beside it and takes its name when it is whole.
+//!   What is no regular file, such as `/dev/null`, is written in place.
+//! - Whoever reads without a consumer holds nothing, and may be overtaken by a deletion: the gap is named. Any other
+//!   error says how far the consumer acknowledged and how far the output is good.
 //! - Ctrl-C ends between two batches, and completes a Parquet file.
 
+mod target;
+
 use std::{
-    fs::{File, OpenOptions},
     io::{self, IsTerminal},
-    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
 };
 
-use anyhow::Context as _;
 use arrow::datatypes::{Schema, SchemaRef};
 use serde_json::json;
 use stash::{Absence, CatalogError, Delivery, Frontier, Misuse, Sink, Subscription, TryNext};
 
+use self::target::Target;
 use crate::{
     cli::{ReadArgs, Start},
     failure::Refusal,
-    formats::{BatchWriter, Format, batch_writer},
+    formats::Format,
     interrupt::Interrupt,
     output::{self, Output},
     session::with_sink,
@@ -34,23 +37,22 @@ use crate::{
 /// Runs the command.
 pub async fn run(url: &Option<String>, args: ReadArgs, out: Output) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::listen()?;
-    let by_name = args.output.as_deref().and_then(Format::of_path);
-    let format = args.format.or(by_name).unwrap_or(Format::Ndjson);
+    let format = target::format(&args)?;
+    let name = args.sink()?;
     if format == Format::Parquet && args.output.is_none() && io::stdout().is_terminal() {
         return Err(Refusal::usage("Parquet is no text for a terminal: pass --output FILE").into());
     }
-    with_sink(url, &args.sink, async |sink| {
-        let subscription = subscribe(sink, &args).await?;
+    with_sink(url, name, async |sink| {
+        let subscription = subscribe(sink, &args).await.map_err(|error| with_advice(error, sink, &args))?;
         let target = Target::open(args.output.clone(), format)?;
         Reading::new(sink, subscription, target, &args).run(&interrupt, out).await
     })
-    .await
-    .map_err(|error| with_advice(error, &args))?;
+    .await?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Says how to read on where the beginning is gone.
-fn with_advice(error: anyhow::Error, args: &ReadArgs) -> anyhow::Error {
+fn with_advice(error: anyhow::Error, sink: &Sink, args: &ReadArgs) -> anyhow::Error {
     let gone = matches!(
         error.downcast_ref(),
         Some(
@@ -61,7 +63,7 @@ fn with_advice(error: anyhow::Error, args: &ReadArgs) -> anyhow::Error {
     if gone && args.start == Start::Beginning {
         return error.context(format!(
             "the beginning of sink {} is gone; --start earliest reads what is still there",
-            args.sink
+            sink.name()
         ));
     }
     error
@@ -92,103 +94,6 @@ async fn subscribe(sink: &Sink, args: &ReadArgs) -> anyhow::Result<Subscription>
     })
 }
 
-/// Where batches are printed to.
-struct Target {
-    writer: Box<dyn BatchWriter>,
-    format: Format,
-    /// The file, and where it lies until it is whole.
-    file: Option<(File, PathBuf, PathBuf)>,
-    name: String,
-    begun: bool,
-}
-
-impl Target {
-    fn open(output: Option<PathBuf>, format: Format) -> anyhow::Result<Target> {
-        let Some(path) = output else {
-            let writer = batch_writer(format, io::stdout());
-            return Ok(Target { writer, format, file: None, name: "stdout".to_owned(), begun: false });
-        };
-        let name = path.display().to_string();
-        if path.symlink_metadata().is_ok() {
-            return Err(Refusal::fix_call(format!(
-                "{name} is there already, and what it holds may be the only copy; name another file"
-            ))
-            .into());
-        }
-        let at = match format {
-            Format::Parquet => path.with_added_extension("partial"),
-            Format::Csv | Format::Ndjson => path.clone(),
-        };
-        let file = (OpenOptions::new().write(true).create_new(true).open(&at))
-            .with_context(|| format!("{} cannot be created", at.display()))?;
-        let writer = batch_writer(format, file.try_clone().with_context(|| name.clone())?);
-        Ok(Target { writer, format, file: Some((file, at, path)), name, begun: false })
-    }
-
-    fn doing<T>(&self, done: io::Result<T>) -> anyhow::Result<T> {
-        done.with_context(|| format!("{} cannot be written", self.name))
-    }
-
-    fn begin(&mut self, schema: &SchemaRef) -> anyhow::Result<()> {
-        if self.begun {
-            return Ok(());
-        }
-        self.begun = true;
-        let begun = self.writer.begin(schema);
-        self.doing(begun)
-    }
-
-    /// Prints a batch and its progress, and hands them over. Whether they are safe there.
-    async fn deliver(&mut self, delivery: &Delivery) -> anyhow::Result<(u64, bool)> {
-        let mut reader = delivery.read();
-        self.begin(&reader.schema())?;
-        let mut updates = 0;
-        while let Some(batch) = reader.next().await.map_err(stash::Error::from)? {
-            updates += output::len(batch.num_rows());
-            let printed = self.writer.batch(&batch);
-            self.doing(printed)?;
-        }
-        let closed = self.writer.progress(delivery.upper().time());
-        self.doing(closed)?;
-        if self.format == Format::Parquet {
-            return Ok((updates, false));
-        }
-        let flushed = self.writer.flush();
-        self.doing(flushed)?;
-        if let Some((file, _, _)) = &self.file {
-            self.doing(file.sync_data())?;
-        }
-        Ok((updates, true))
-    }
-
-    /// Completes the output and makes it durable.
-    fn finish(&mut self) -> anyhow::Result<()> {
-        let finished = self.writer.finish();
-        self.doing(finished)?;
-        let Some((file, at, path)) = self.file.take() else { return Ok(()) };
-        self.doing(file.sync_all())?;
-        if at != path {
-            // SUBTLE: a link never replaces anything, so a file that somebody made meanwhile is not lost.
-            self.doing(std::fs::hard_link(&at, &path))?;
-            self.doing(std::fs::remove_file(&at))?;
-        }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        self.doing(synced)
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        // Half a Parquet file is of no use, and was acknowledged to nobody.
-        if let Some((_, at, path)) = &self.file
-            && at != path
-        {
-            drop(std::fs::remove_file(at));
-        }
-    }
-}
-
 /// One run of the command.
 struct Reading<'a> {
     sink: &'a Sink,
@@ -198,14 +103,27 @@ struct Reading<'a> {
     batches: u64,
     updates: u64,
     delivered: Option<Frontier>,
+    /// Up to where the output is good.
+    reached: Frontier,
+    /// Up to where the consumer acknowledged, if there is one.
+    acknowledged: Frontier,
 }
 
 impl<'a> Reading<'a> {
     fn new(sink: &'a Sink, subscription: Subscription, target: Target, args: &'a ReadArgs) -> Reading<'a> {
-        Reading { sink, subscription, target, args, batches: 0, updates: 0, delivered: None }
+        let at = subscription.position();
+        let (batches, updates, delivered, reached, acknowledged) = (0, 0, None, at, at);
+        Reading { sink, subscription, target, args, batches, updates, delivered, reached, acknowledged }
     }
 
     async fn run(mut self, interrupt: &Interrupt, out: Output) -> anyhow::Result<()> {
+        match self.read(interrupt).await {
+            Ok(()) => self.say(out),
+            Err(error) => Err(self.stopped(error)),
+        }
+    }
+
+    async fn read(&mut self, interrupt: &Interrupt) -> anyhow::Result<()> {
         let target = self.sink.upper().await?;
         while !interrupt.came() && self.args.limit_batches.is_none_or(|limit| self.batches < limit.get()) {
             let next = if self.args.follow {
@@ -221,14 +139,44 @@ impl<'a> Reading<'a> {
             self.updates += updates;
             self.batches += 1;
             self.delivered = Some(delivery.upper());
+            self.reached = delivery.upper();
             if safe {
                 self.acknowledge().await?;
             }
         }
         self.target.begin(&full_schema(self.sink))?;
         self.target.finish()?;
-        self.acknowledge().await?;
-        self.say(out)
+        self.acknowledge().await
+    }
+
+    /// Says how far this got before `error`, and what of it is good.
+    fn stopped(&self, error: anyhow::Error) -> anyhow::Error {
+        let (name, reached, output) =
+            (self.sink.name(), self.reached, self.target.state(self.reached, self.batches));
+        let from_now = self.args.follow && self.args.start == Start::Now;
+        if self.batches == 0 && !from_now && self.args.consumer.is_none() {
+            return with_advice(error, self.sink, self.args);
+        }
+        let gone = match error.downcast_ref() {
+            Some(stash::Error::Absent(Absence::Acknowledged { released, .. })) => {
+                Some((*released, "was acknowledged and deleted"))
+            }
+            Some(stash::Error::Absent(Absence::Expired { earliest, .. })) => Some((*earliest, "expired")),
+            _ => None,
+        };
+        match (&self.args.consumer, gone) {
+            (None, Some((earliest, how))) => Refusal::absent(format!(
+                "sink {name}: overtaken at {reached}: everything below {earliest} {how}; the gap is [{reached}, \
+                 {earliest}); read as a consumer (--consumer NAME) to hold batches; {output}"
+            ))
+            .into(),
+            (None, None) => error.context(format!("reading sink {name} stopped at {reached}; {output}")),
+            (Some(consumer), _) => error.context(format!(
+                "reading sink {name} stopped; consumer {consumer} acknowledged everything below {}, and goes on \
+                 there; {output}",
+                self.acknowledged
+            )),
+        }
     }
 
     /// The next batch below `target`, where the chain stood at first.
@@ -249,6 +197,7 @@ impl<'a> Reading<'a> {
             && let Some(upper) = self.delivered.take()
         {
             self.subscription.acknowledge(upper).await?;
+            self.acknowledged = upper;
         }
         Ok(())
     }
@@ -258,6 +207,12 @@ impl<'a> Reading<'a> {
         let Reading { batches, updates, .. } = self;
         let upper = self.subscription.position();
         let acknowledged = self.args.consumer.is_some() && *batches > 0;
+        if let (Some(consumer), 0, false) = (&self.args.consumer, *batches, out.is_json()) {
+            match upper.time() {
+                Some(upper) => eprintln!("nothing new: {consumer} has read up to {upper}"),
+                None => eprintln!("nothing new: {consumer} has read all, and the sink is complete"),
+            }
+        }
         match &self.args.output {
             Some(file) if out.is_json() => out.document(&json!({
                 "sink": self.sink.name().as_str(),
