@@ -83,7 +83,9 @@ pub struct LoadArgs {
     /// The column of diffs; without one every update counts +1.
     #[arg(long, value_name = "COLUMN")]
     pub diff_column: Option<String>,
-    /// The rows' columns, as name:type,… (a trailing ? allows nulls) or a JSON file; inferred if absent.
+    /// The rows' columns, as name:type,… (a trailing ? allows nulls) or a JSON file. If absent, an existing
+    /// sink's columns, else inferred. Types: bool, int8 to int64, uint8 to uint64, float32, float64, utf8, binary,
+    /// date, timestamp, decimal(p,s).
     #[arg(long, value_name = "SCHEMA")]
     pub schema: Option<String>,
     /// Workers that write side by side.

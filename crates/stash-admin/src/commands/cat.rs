@@ -25,7 +25,7 @@ pub async fn run(url: &Option<String>, args: CatArgs, _out: Output) -> anyhow::R
                 "{key} of sink {} is not referenced, so its bytes cannot be checked: {}; \
                  `stash-admin explain` tells its history",
                 explanation.sink,
-                explain::fate(&explanation.fate)
+                explain::owner(&explanation)
             ))
             .into());
         };

@@ -31,6 +31,30 @@ pub(super) fn fate(fate: &Fate) -> String {
     }
 }
 
+/// The same, where nothing but the catalog's history tells of it.
+pub(super) fn owner(explanation: &Explanation) -> String {
+    let gone = explanation.fate == Fate::Gone;
+    match (gone, explanation.history.last()) {
+        (true, None) => "nobody: no such object was ever recorded".to_owned(),
+        (true, Some(last)) => {
+            format!("nobody: it is gone from the store, {} at {}", last.event, output::moment(last.at))
+        }
+        (false, _) => fate(&explanation.fate),
+    }
+}
+
+/// What to do where the chain needs an object that the store does not have.
+fn alarm(explanation: &Explanation) -> Option<String> {
+    match (&explanation.fate, explanation.store_bytes) {
+        (Fate::Referenced { seq }, None) => Some(format!(
+            "ALARM: batch {seq} of sink {} needs this object and the store does not have it: it was deleted from \
+             outside, and consumers stop there; restore the object from a backup, or drop the sink",
+            explanation.sink
+        )),
+        _ => None,
+    }
+}
+
 fn reason_text(reason: &str) -> &str {
     match reason {
         "Dropped" => "its batch was covered already",
@@ -48,6 +72,8 @@ fn reason_text(reason: &str) -> &str {
 pub async fn run(url: &Option<String>, args: KeyArg, out: Output) -> anyhow::Result<ExitCode> {
     let key = parse(&args.key)?;
     let explanation = with_stash(url, Missing::Refuse, async |stash| Ok(stash.explain(key).await?)).await?;
+    let alarm = alarm(&explanation);
+    let code = if alarm.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if out.is_json() {
         let Explanation { sink, sink_id, sink_dropped, incarnation, process, n, store_bytes, .. } =
             &explanation;
@@ -63,16 +89,18 @@ pub async fn run(url: &Option<String>, args: KeyArg, out: Output) -> anyhow::Res
             "n": n,
             "store_bytes": store_bytes,
             "fate": explanation.fate,
-            "fate_text": fate(&explanation.fate),
+            "fate_text": owner(&explanation),
+            "alarm": alarm,
             "history": explanation.history.iter().map(history::row_json).collect::<Vec<_>>(),
         }))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(code);
     }
     out.line(text(&explanation))?;
     if !explanation.history.is_empty() {
         out.line(format!("\n{}", history::text(&explanation.history)))?;
     }
-    Ok(ExitCode::SUCCESS)
+    alarm.iter().try_for_each(|alarm| out.line(format!("\n{alarm}")))?;
+    Ok(code)
 }
 
 fn text(explanation: &Explanation) -> String {
@@ -95,7 +123,7 @@ fn text(explanation: &Explanation) -> String {
         ("written by", written),
         ("process", format!("{process}, its object {n}")),
         ("object", store),
-        ("owner", fate(&explanation.fate)),
+        ("owner", owner(explanation)),
     ])
 }
 

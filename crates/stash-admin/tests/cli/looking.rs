@@ -186,6 +186,10 @@ fn verify_finds_a_deleted_blob() {
     let key = key(&world);
     fs::remove_file(world.path("stash/blobs").join(&key)).expect("removed");
     violated(&world, "I15", &key);
+    let ran = world.run(&format!("explain {key}"));
+    assert!(ran.code == 1 && ran.out.contains("ALARM: batch 1 of sink s"), "{}", ran.out);
+    let never = key.replace("-0-0.parquet", "-0-9.parquet");
+    assert!(world.run(&format!("explain {never}")).ok().contains("no such object was ever recorded"));
     world.run("read --sink s").fails(1, &[&key, "missing in the store"]);
 }
 
