@@ -159,6 +159,16 @@ pub enum Fault {
         /// The columns there are.
         columns: Vec<String>,
     },
+    /// A header of one column that holds another separator.
+    #[error(
+        "the header is one column, {header:?}: the file seems to be separated by {by}, and only commas are read; convert it first"
+    )]
+    OtherSeparator {
+        /// The header.
+        header: String,
+        /// The separator, in a word.
+        by: &'static str,
+    },
     /// A column of `--schema` that is not in the file.
     #[error("{}, but the file has only: {}", named_by(.owner), list(.columns))]
     NotInFile {

@@ -256,6 +256,12 @@ impl TextChanges {
 fn check_header(path: &Path, csv: &CsvRecords, roles: &ColumnRoles) -> Result<(), InputError> {
     let refuse = |fault| InputError::line(path, csv.header_line(), fault);
     let names = csv.names();
+    if let [header] = names.as_slice()
+        && let Some((_, by)) =
+            [(';', "semicolons"), ('\t', "tabs")].iter().find(|(mark, _)| header.contains(*mark))
+    {
+        return Err(refuse(Fault::OtherSeparator { header: super::fault::cut(header), by }));
+    }
     roles.are_among(&names).map_err(|(name, fault)| refuse(fault).of(name))?;
     for name in &names {
         roles.is_row(name).map_err(|fault| refuse(fault).of(name))?;

@@ -29,6 +29,8 @@ fn a_bad_file_names_line_and_column_and_creates_nothing() {
             &["line 2", "\"t\"", "no time"],
         ),
         ("broken.ndjson", "{\"id\":1,\"t\":1,\"d\":1}\n{\"id\":\n", roles, &["line 2", "not a JSON object"]),
+        ("semi.csv", "id;t;d\n1;1;1\n", roles, &["semi.csv", "separated by semicolons", "only commas"]),
+        ("tab.csv", "id\tt\td\n1\t1\t1\n", roles, &["separated by tabs"]),
         ("empty.csv", "", roles, &["empty.csv", "is empty"]),
         ("no.parquet", "PAR1 but not really PAR1", roles, &["no.parquet", "is not a Parquet file"]),
         ("odd.txt", "id,t,d\n", roles, &["odd.txt", "--format csv, ndjson or parquet"]),

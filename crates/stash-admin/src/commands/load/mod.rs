@@ -99,6 +99,9 @@ pub async fn run(url: &Option<String>, args: LoadArgs, out: Output) -> anyhow::R
         plan = plan::scan(source.clone(), &args, out) => plan?,
         () = interrupt.wait() => return Err(Interrupted(Some("nothing was written".to_owned())).into()),
     };
+    if source.schema.is_none() && source.format != Format::Parquet && !out.is_json() {
+        SchemaSpec::of(&plan.schema).iter().for_each(|spec| eprintln!("columns inferred: {spec}"));
+    }
     let summary = with_stash(url, Missing::Create, async |stash| {
         let sink = target::sink(stash, &args, &source, &plan).await?;
         let loaded = load(&sink, &args, source, plan, &interrupt, out).await;
