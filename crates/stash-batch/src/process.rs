@@ -216,16 +216,6 @@ pub(crate) async fn compute<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|_| BatchError::Ended { what: "background computation" })
 }
 
-/// Whether a part with this descriptor can have been written for `description`.
-fn is_possible(part: &PartDescriptor, description: Description) -> bool {
-    let RunFacts { update_count, min_time, max_time, .. } = part.facts;
-    update_count > 0
-        && min_time <= max_time
-        && description.contains(min_time)
-        && description.contains(max_time)
-        && part.tail_len <= part.len
-}
-
 /// What one process is told about the incarnation it writes.
 #[derive(Clone, Debug)]
 pub struct IncarnationSpec {
@@ -313,23 +303,41 @@ impl IncarnationWriter {
             });
         }
         let description = message.description;
-        if let Share::Stashed(parts) = &message.share
-            && let Some(part) = parts.iter().find(|part| !is_possible(part, description))
-        {
-            return Err(BatchError::InvalidUsage {
-                what: format!(
-                    "a share of {description} of sink {} describes a part that cannot be: process {}, number {}: \
-                     {} updates with times {} to {}",
-                    self.spec.sink,
-                    part.process,
-                    part.n,
-                    part.facts.update_count,
-                    part.facts.min_time,
-                    part.facts.max_time
-                ),
-            });
-        }
+        self.check_carried(description, &message.share)?;
         Ok(message.map(|parts| self.owned(description, parts)))
+    }
+
+    /// Refuses what cannot have been written for `description`: once accepted, it could never be read.
+    fn check_carried(
+        &self,
+        description: Description,
+        share: &Share<Vec<PartDescriptor>>,
+    ) -> Result<(), BatchError> {
+        let carried = match share {
+            Share::Stashed(parts) => {
+                parts.iter().map(|part| (part.facts, part.tail_len <= part.len)).collect()
+            }
+            Share::Inline(run) => {
+                let context = format!("an inline share of {description} of sink {}", self.spec.sink);
+                stash_part::decode_inline(&self.spec.schema, run).map_err(BatchError::part(context))?;
+                vec![(run.facts, true)]
+            }
+            Share::Empty | Share::Failed { .. } | Share::Dropped => Vec::new(),
+        };
+        let impossible = |(facts, whole): &(RunFacts, bool)| {
+            let RunFacts { update_count, min_time, max_time, .. } = *facts;
+            let within = description.contains(min_time) && description.contains(max_time);
+            !(*whole && update_count > 0 && min_time <= max_time && within)
+        };
+        match carried.iter().find(|carried| impossible(carried)) {
+            None => Ok(()),
+            Some((facts, _)) => Err(BatchError::InvalidUsage {
+                what: format!(
+                    "a share of {description} of sink {} claims what cannot be: {} updates with times {} to {}",
+                    self.spec.sink, facts.update_count, facts.min_time, facts.max_time
+                ),
+            }),
+        }
     }
 
     /// Gives up what the workers of this process hold of the incarnation and has not left them yet.

@@ -189,23 +189,26 @@ impl Chain {
         match reported.ended {
             None => Ok(()),
             Some(Ended::Dropped) => {
-                self.give_up("the sink is going away").await?;
+                self.give_up("the sink is going away").await;
                 Err(Error::GoingAway { sink: self.sink.id() })
             }
             Some(Ended::Failed { worker, description, reason }) => {
                 let reason = format!("worker {worker}: {reason}");
-                self.give_up(&reason).await?;
+                self.give_up(&reason).await;
                 Err(Error::Ended { sink: self.sink.id(), incarnation: self.incarnation, description, reason })
             }
         }
     }
 
-    /// Closes the incarnation and gives up all that was collected.
-    async fn give_up(&mut self, reason: &str) -> Result<()> {
+    /// Closes the incarnation and gives up all that was collected. Where the catalog cannot be written, the next
+    /// opening of the replica closes it, or its lease runs out: why it ended is what the caller has to learn.
+    async fn give_up(&mut self, reason: &str) {
         self.let_go();
-        self.sink.stash().catalog().close_incarnation(self.sink.id(), self.incarnation, reason).await?;
+        let catalog = self.sink.stash().catalog();
+        if let Err(error) = catalog.close_incarnation(self.sink.id(), self.incarnation, reason).await {
+            tracing::warn!(sink = %self.sink.id(), incarnation = %self.incarnation, %error, "not closed yet");
+        }
         self.sink.stash().process().wake_deleter();
-        Ok(())
     }
 
     /// Gives up all that was collected; nothing is taken any more.
@@ -237,7 +240,7 @@ impl Chain {
                     ErrorKind::Retry => {}
                     ErrorKind::Absent => self.let_go(),
                     // What is refused for good leaves a gap behind it that no later batch can close.
-                    _ => self.give_up(&error.to_string()).await?,
+                    _ => self.give_up(&error.to_string()).await,
                 }
                 Err(error)
             }

@@ -8,7 +8,7 @@ use std::{cell::Cell, collections::BTreeMap, fs, mem, pin::pin, sync::Arc};
 
 use stash::{
     BatchReader, CatalogError, DataflowError, DisarmedShare, Error, ErrorKind, Frontier, IncarnationState,
-    Launch, Opened, PartDescriptor, Share, SinkSpec, StartAt, WorkerIndex, disarm, wire::Wire,
+    InlineRun, Launch, Opened, PartDescriptor, Share, SinkSpec, StartAt, WorkerIndex, disarm, wire::Wire,
 };
 use stash_catalog::testing::ManualClock;
 use stash_testkit::{Fault, FaultPlan, Op, Point};
@@ -248,6 +248,41 @@ async fn a_share_frame_with_any_bit_flipped_is_refused_and_the_true_one_still_co
         drop(chain);
         world.close([sink.stash().clone()]).await;
     }
+}
+
+/// Makes what is said of an inline run a lie.
+type InlineForgery = fn(&mut InlineRun);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frame_that_says_of_its_inline_run_what_is_not_so_is_refused_when_it_is_armed() {
+    let world = World::files(small(64 << 10)).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 1).await;
+    write(&incarnation, &mut chain, 1, &[]).await;
+    let minted = mint(&mut chain, 5);
+    let all = [many(0, 5, 2), many(5, 5, 3)].concat();
+    let share = incarnation.worker(0).expect("local").write(minted, [updates(&sink, &all)]).await;
+    let frame = disarm(share.expect("written")).expect("a frame");
+    let forgeries: [(&str, InlineForgery); 6] = [
+        ("no updates", |run| run.facts.update_count = 0),
+        ("times below", |run| (run.facts.min_time, run.facts.max_time) = (0, 0)),
+        ("a time at the upper", |run| run.facts.max_time = 5),
+        ("times the wrong way round", |run| (run.facts.min_time, run.facts.max_time) = (3, 2)),
+        ("another sum of diffs", |run| run.facts.diff_sum += 1),
+        ("another digest", |run| run.digest.0[0] ^= 1),
+    ];
+    for (what, forge) in forgeries {
+        let mut forged = DisarmedShare::from_wire(&frame).expect("a frame");
+        let Share::Inline(run) = &mut forged.share else { panic!("an inline run") };
+        forge(run);
+        assert!(incarnation.arm(&forged.to_wire().expect("a sealed frame")).is_err(), "{what}: armed");
+    }
+    chain.report(incarnation.arm(&frame).expect("the true one")).await.expect("accepted");
+    let content = delivered_until(&mut sink.read().await.expect("readable"), Frontier::at(5)).await;
+    assert_same!(content.expect("read"), content_of(&all));
+    incarnation.close("done").await.expect("closes");
+    drop(chain);
+    world.close([sink.stash().clone()]).await;
 }
 
 /// Makes a part's description a lie.
