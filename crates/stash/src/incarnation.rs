@@ -11,7 +11,7 @@ use std::{
 
 use arrow::array::RecordBatch;
 use stash_batch::{IncarnationSpec, IncarnationWriter, OwnedParts, ShareBuilder};
-use stash_catalog::{Cas, CatalogError, IncarnationRow, OpenIncarnation};
+use stash_catalog::{Cas, CatalogError, IncarnationRow, IncarnationState, OpenIncarnation};
 use stash_chain::{Grant, Minted, grant};
 use stash_types::{
     DataflowError, DisarmedShare, Frontier, IncarnationId, LaunchToken, ReplicaName, ShareMessage,
@@ -116,13 +116,12 @@ impl Sink {
             let head = catalog.head(self.id()).await?;
             let as_of = match grant(self.rules(), &head_of(&head)) {
                 Grant::Render { as_of, .. } => as_of,
-                // Nobody will open this sink again, so what a dead replica left is to be found now.
                 Grant::Complete => {
-                    self.sweep().await?;
+                    self.clear_after(&launch.replica).await?;
                     return Ok(Opened::Complete);
                 }
                 Grant::Poisoned(error) => {
-                    self.sweep().await?;
+                    self.clear_after(&launch.replica).await?;
                     return Ok(Opened::Poisoned(error));
                 }
                 Grant::Dropped => return Err(CatalogError::SinkDropped { sink: self.id() }.into()),
@@ -152,6 +151,20 @@ impl Sink {
                 self.id()
             ),
         })
+    }
+
+    /// Closes what a replica left open and sweeps, without opening anything: for a replica that comes back and
+    /// has nothing to write, since the chain is complete or covers all it has.
+    pub async fn clear_after(&self, replica: &ReplicaName) -> Result<()> {
+        for row in self.incarnations().await? {
+            if row.replica == *replica && row.state == IncarnationState::Open {
+                let reason = "the replica came back with nothing to write";
+                self.stash().catalog().close_incarnation(self.id(), row.id, reason).await?;
+            }
+        }
+        self.sweep().await?;
+        self.stash().process().wake_deleter();
+        Ok(())
     }
 
     pub(crate) fn lease_ms(&self) -> u64 {

@@ -167,7 +167,10 @@ impl Stash {
                 (Some(key), Some(sink)) => {
                     match self.catalog().key_states(sink.spec.id, &[key]).await?.first() {
                         Some(state) if state.queued.is_some() => continue,
-                        _ => format!("{name} is left of sink {}, which was dropped", sink.spec.name),
+                        _ => format!(
+                            "{name} is left of sink {}, which was dropped; drop it once more",
+                            sink.spec.name
+                        ),
                     }
                 }
                 (None, Some(sink)) => {

@@ -8,12 +8,14 @@ use stash::Dropped;
 use crate::{
     cli::DropArgs,
     output::{self, Output},
-    session::with_sink,
+    session::{Missing, with_stash},
 };
 
 /// Runs the command.
 pub async fn run(url: &Option<String>, args: DropArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let (behind, dropped) = with_sink(url, &args.sink, async |sink| {
+    let (behind, dropped) = with_stash(url, Missing::Refuse, async |stash| {
+        // Once more for a sink that was dropped: what a writer that was under way put afterwards goes too.
+        let sink = stash.sink_or_dropped(args.sink.as_str()).await?;
         let (upper, consumers) = (sink.upper().await?, sink.consumers().await?);
         let behind = consumers.iter().filter(|row| row.acked < upper);
         let behind: Vec<String> =

@@ -260,6 +260,22 @@ fn a_dry_run_changes_nothing_and_commit_does_it() {
 }
 
 #[test]
+fn a_late_part_of_a_dropped_sink_goes_when_it_is_dropped_once_more() {
+    let world = world();
+    let key = world.blobs().into_iter().find(|key| key.ends_with(".parquet")).expect("a part");
+    let file = world.path("stash").join("blobs").join(&key);
+    let bytes = std::fs::read(&file).expect("the part");
+    world.run("drop s --commit").ok();
+    std::fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+    std::fs::write(&file, bytes).expect("a PUT that landed late");
+    let ran = world.run("verify");
+    assert!(ran.code == 1 && ran.out.contains("I17") && ran.out.contains("drop it once more"), "{}", ran.out);
+    world.run("drop s --commit").ok();
+    assert_eq!(world.blobs(), Vec::<String>::new());
+    world.run("verify").ok();
+}
+
+#[test]
 fn a_drop_deletes_the_blobs_of_that_sink_only() {
     let world = world();
     world.load("changes.csv", "kept", "--workers 1").ok();

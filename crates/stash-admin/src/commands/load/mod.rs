@@ -127,7 +127,8 @@ async fn load(
     let head = sink.head().await?;
     let end = plan.end(args.complete);
     if head.upper >= end.unwrap_or(head.upper) {
-        // Everything in the file is covered already.
+        // Everything in the file is covered already; what a load that died has left is cleared away all the same.
+        sink.clear_after(&args.replica).await?;
         summary.refused = plan.updates;
         summary.upper = head.upper;
         return Ok(summary);
