@@ -66,7 +66,7 @@ async fn head_text(sink: &Sink, head: &stash::HeadRow) -> anyhow::Result<String>
     });
     let ends = match (spec.up_to.time(), spec.seals) {
         (Some(up_to), _) => format!("complete at {up_to}"),
-        (None, true) => "can be sealed".to_owned(),
+        (None, true) => "ends when a load says --complete".to_owned(),
         (None, false) => "never complete".to_owned(),
     };
     let upper = match head.upper.time() {
@@ -86,7 +86,7 @@ async fn head_text(sink: &Sink, head: &stash::HeadRow) -> anyhow::Result<String>
         ("status", status(head)),
         ("upper", upper),
         ("released", linked),
-        ("read hold", sink.read_hold().await?.to_string()),
+        ("inputs", format!("keep their history from {} on (read hold)", sink.read_hold().await?)),
     ]))
 }
 
@@ -95,8 +95,8 @@ fn incarnations_text(incarnations: &[IncarnationRow]) -> String {
         return "no incarnations: nobody has written yet".to_owned();
     }
     let mut table = output::table(
-        &["incarnation", "replica", "as-of", "resolved", "opened", "state"],
-        &["as-of", "resolved"],
+        &["incarnation", "replica", "rendered at", "resolved to", "opened", "state"],
+        &["rendered at", "resolved to"],
     );
     for row in incarnations {
         let state = match &row.state {
@@ -120,7 +120,18 @@ fn batches_text(batches: &[BatchRow], incarnations: &[IncarnationRow]) -> String
         return "no batches are linked".to_owned();
     }
     let mut table = output::table(
-        &["seq", "times", "extent", "offered", "updates", "parts", "inline", "bytes", "replica", "accepted"],
+        &[
+            "seq",
+            "times",
+            "empty until",
+            "offered",
+            "updates",
+            "parts",
+            "inline",
+            "bytes",
+            "replica",
+            "accepted",
+        ],
         &["seq", "updates", "parts", "inline", "bytes"],
     );
     let (mut updates, mut parts, mut inline, mut bytes) = (0, 0, 0, 0);

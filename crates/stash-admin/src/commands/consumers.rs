@@ -45,7 +45,8 @@ async fn list(sink: &Sink, out: Output) -> anyhow::Result<()> {
     }
     let mut table = output::table(&["consumer", "acknowledged", "state", "seen"], &["acknowledged"]);
     for row in &consumers {
-        let state = if row.acked == upper { "up to date".to_owned() } else { format!("behind {upper}") };
+        let state =
+            if row.acked == upper { "up to date".to_owned() } else { format!("the chain is at {upper}") };
         table.add_row([row.name.to_string(), row.acked.to_string(), state, output::moment(row.seen)]);
     }
     out.line(table.trim_fmt())?;

@@ -56,8 +56,8 @@ pub async fn run(url: &Option<String>, args: SinksArgs, out: Output) -> anyhow::
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = output::table(
-        &["sink", "status", "as-of", "upper", "released", "batches", "declared", "id"],
-        &["as-of", "upper", "released", "batches"],
+        &["sink", "status", "as-of", "upper", "released", "accepted", "declared", "id"],
+        &["as-of", "upper", "released", "accepted"],
     );
     for (row, head) in &sinks {
         table.add_row([

@@ -81,7 +81,8 @@ fn say(name: &SinkName, report: &VerifyReport, out: Output) -> anyhow::Result<()
         line = format!("{line}, {} waiting for deletion", output::count(*queued));
     }
     let verdict = match violations.len() {
-        0 => "whole (I4, I14, I15, I17, I22)".to_owned(),
+        0 => "whole: gapless (I4), every object owned once (I14), there with its digest (I15), nothing left over \
+              (I17), every row readable (I22)".to_owned(),
         broken => output::counted(output::len(broken), "violation", "violations"),
     };
     out.line(format!("{line}: {verdict}"))?;

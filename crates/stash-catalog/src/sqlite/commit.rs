@@ -389,7 +389,7 @@ async fn record(write: &mut Write<'_>, request: &CommitRequest, seq: Option<u64>
     };
     let detail = match (&request.resolution, seq) {
         (Resolution::Accept { batch, .. }, Some(seq)) => format!(
-            "{} as #{seq} from {}: {} parts, {} inline runs, {} updates",
+            "{} as #{seq} from {}: parts {}, inline runs {}, updates {}",
             request.description,
             batch.lower,
             batch.parts.len(),

@@ -34,7 +34,7 @@ pub(super) async fn release(write: &mut Write<'_>, head: &HeadRow) -> Result<Ack
         .execute(&mut *write.tx)
         .await
         .map_err(|error| write.failed(error))?;
-    let detail = format!("below {acked}: {} batches, {} keys", done.released, done.queued);
+    let detail = format!("below {acked}: batches {}, objects {}", done.released, done.queued);
     write.record(head.sink, None, "released", &detail).await?;
     Ok(done)
 }

@@ -202,7 +202,7 @@ pub(super) async fn drop_sink(catalog: &SqliteCatalog, sink: SinkId, commit: boo
         .execute(&mut *write.tx)
         .await
         .map_err(|error| write.failed(error))?;
-    let detail = format!("at {}, {} batches, {} keys", head.upper, dropped.batches, dropped.keys);
+    let detail = format!("at {}: batches {}, objects {}", head.upper, dropped.batches, dropped.keys);
     write.record(sink, None, "sink-dropped", &detail).await?;
     let revision = write.stamp(sink).await?;
     write.commit(revision).await?;
