@@ -1,7 +1,6 @@
 //! What can be wrong with a change file, and where.
 
 use std::{
-    error::Error as _,
     fmt, io,
     path::{Path, PathBuf},
 };

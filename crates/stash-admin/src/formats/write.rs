@@ -13,7 +13,7 @@
 
 mod csv;
 mod ndjson;
-mod parquet;
+pub(super) mod parquet;
 
 use std::io::{self, Write};
 
@@ -23,7 +23,7 @@ use super::changes::Format;
 
 pub use csv::CsvWriter;
 pub use ndjson::NdjsonWriter;
-pub use parquet::{PROGRESS_KEY, ParquetWriter};
+pub use parquet::ParquetWriter;
 
 /// Prints batches. Call `begin` once, then `batch` and `progress` in turn, `finish` at the end.
 pub trait BatchWriter: Send {

@@ -139,7 +139,7 @@ fn progress_stands_in_the_parquet_footer() {
     let pairs = builder.metadata().file_metadata().key_value_metadata().expect("pairs").clone();
     let value = pairs
         .into_iter()
-        .find(|pair| pair.key == super::super::write::PROGRESS_KEY)
+        .find(|pair| pair.key == super::super::write::parquet::PROGRESS_KEY)
         .and_then(|pair| pair.value);
     assert_eq!(value.as_deref(), Some("9"));
 }

@@ -9,7 +9,7 @@ use arrow::{
     array::{Array, RecordBatch},
     buffer::NullBuffer,
     datatypes::SchemaRef,
-    json::writer::{Encoder, EncoderOptions, NullableEncoder, make_encoder},
+    json::writer::{EncoderOptions, NullableEncoder, make_encoder},
     util::display::{ArrayFormatter, FormatOptions},
 };
 
