@@ -24,6 +24,8 @@ pub enum ReplicaEvent {
         /// The table's place in the feed.
         table: usize,
     },
+    /// This process stands still and may be stopped now; it goes on when it is continued (SIGCONT).
+    Pausing,
     /// This process stands still and may be killed now.
     Stalled {
         /// Where: in the middle of a PUT, if the feed is large enough for one.

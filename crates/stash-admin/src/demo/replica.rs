@@ -3,18 +3,30 @@
 //! Every table is a sink of its own, minded by a task; every worker writes its share from a task of its
 //! own. When an incarnation ends, it is rendered anew with a fresh grant, as any replica would.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use anyhow::Context;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use rustix::process::Signal;
 use stash::{
     BatchConfig, BlobEntry, BlobError, BlobKey, BlobPrefix, BlobStore, Chain, Deleted, ErrorKind, Frontier,
     Incarnation, Launch, Mint, Minted, OpenOptions, Opened, Outcome, OwnedParts, PutOutcome, Resolved,
     ShareMessage, Sink, Stash, StashConfig,
 };
-use tokio::{io::AsyncReadExt, sync::watch, task::JoinSet};
+use tokio::{
+    io::AsyncReadExt,
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    task::JoinSet,
+};
 
 use super::{
     events::{ReplicaEvent, emit, peak_rss},
@@ -29,10 +41,12 @@ const REOPENS_MAX: u32 = 20;
 pub async fn run(spec: ReplicaSpec) -> anyhow::Result<()> {
     let feed: Arc<dyn Feed> = Arc::from(spec.feed.open()?);
     let stash = open(&spec).await?;
+    let pauses = Arc::new(AtomicBool::new(spec.pause));
     let mut tables = JoinSet::new();
     for (table, name) in feed.tables().into_iter().enumerate() {
         let sink = stash.sink(&name.name).await?;
-        tables.spawn(Table { feed: Arc::clone(&feed), sink, table, spec: spec.clone() }.run());
+        let (feed, spec, pauses) = (Arc::clone(&feed), spec.clone(), Arc::clone(&pauses));
+        tables.spawn(Table { feed, sink, table, spec, pauses }.run());
     }
     let mut orphaned = JoinSet::new();
     orphaned.spawn(until_orphaned());
@@ -83,6 +97,8 @@ struct Table {
     sink: Sink,
     table: usize,
     spec: ReplicaSpec,
+    /// Whether this process is still to pause; shared by its tables.
+    pauses: Arc<AtomicBool>,
 }
 
 impl Table {
@@ -117,9 +133,13 @@ impl Table {
     async fn render(&self, incarnation: &Incarnation) -> anyhow::Result<()> {
         let mut chain = incarnation.chain()?;
         let mut cuts = self.spec.cuts.iter().cycle();
+        let quarter = self.feed.as_of() + (self.feed.end() - self.feed.as_of()) / 4;
         let end = self.feed.end();
         let mut frontier = incarnation.as_of() + 1;
         loop {
+            if self.table == 0 && frontier > quarter && self.pauses.swap(false, Ordering::AcqRel) {
+                self.pause().await?;
+            }
             let said = if frontier >= end { Frontier::EMPTY } else { Frontier::at(frontier) };
             if said.is_empty() && self.spec.stall {
                 // The feed was too small for a second part: stand still before its end instead.
@@ -136,6 +156,15 @@ impl Table {
             }
             frontier = frontier.saturating_add(*cuts.next().unwrap_or(&1));
         }
+    }
+
+    /// Stands still until this process is continued.
+    async fn pause(&self) -> anyhow::Result<()> {
+        // Heard from before it is said, so that the signal cannot come in between.
+        let mut continued = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
+        emit(&ReplicaEvent::Pausing)?;
+        continued.recv().await;
+        Ok(())
     }
 
     /// Has every worker write its share of a description, and offers what comes of it.

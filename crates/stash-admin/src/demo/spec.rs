@@ -92,6 +92,8 @@ pub struct ReplicaSpec {
     pub memory_bytes: u64,
     /// Whether to stand still in the middle of a PUT, to be killed there.
     pub stall: bool,
+    /// Whether to stand still a quarter into the first table, to be stopped there, until told to go on.
+    pub pause: bool,
 }
 
 /// The consumer process of the demo.

@@ -2,7 +2,8 @@
 //!
 //! - Replica `a` stands still in the middle of its second PUT, is killed there, and comes back at once as a
 //!   new incarnation.
-//! - Replica `b` is stopped a quarter into its feed, and goes on when `a` has passed it, or after two seconds.
+//! - Replica `b` stands still a quarter into its first table, is stopped there, and goes on when `a` has passed it,
+//!   or after two seconds.
 //! - The consumer is killed in the middle of the first batch it hands on, and comes back.
 
 use std::{process::Stdio, time::Duration};
@@ -189,6 +190,7 @@ impl Stage {
             workers: self.cast.workers,
             memory_bytes: self.cast.memory_bytes,
             stall: who == Who::A && first,
+            pause: who == Who::B && first,
         };
         let (child, stdin, stdout) = start("--replica-process", &spec)?;
         let told = self.told.0.clone();
@@ -242,6 +244,7 @@ impl Stage {
                     self.start_replica(Who::B)?;
                 }
             }
+            ReplicaEvent::Pausing => self.pause(who)?,
             ReplicaEvent::Complete { table } => self.screen.complete(who.name(), table),
             ReplicaEvent::Reopening { table, reason } => self.screen.reopening(who.name(), table, &reason),
             ReplicaEvent::Stalled { at, puts } => self.kill_replica(who, &at, puts).await?,
@@ -284,26 +287,31 @@ impl Stage {
         let as_of = self.as_of;
         let sum: u64 = self.replica(who).positions.iter().map(|position| position - as_of).sum();
         self.screen.at(who.name(), sum);
-        self.pause_or_resume()
+        self.resume_if_passed()
     }
 
-    fn pause_or_resume(&mut self) -> anyhow::Result<()> {
+    /// Stops the replica that stands still for it.
+    fn pause(&mut self, who: Who) -> anyhow::Result<()> {
         let quarter = ((self.end - self.as_of) / 4).max(1);
-        let (a, b) = (slowest(&self.a), slowest(&self.b));
-        match self.pause {
-            Pause::ToCome if b >= self.as_of + quarter && b < self.end && !self.b.done => {
-                if let Some(child) = &self.b.child {
-                    signal(child, Signal::STOP)?;
-                    self.pause = Pause::Now { until: b + quarter, at_most: Instant::now() + PAUSE_MAX };
-                    self.screen.paused(Who::B.name());
-                }
-            }
-            Pause::Now { until, .. } if a >= until.min(self.end) => {
-                self.resume("the other one has passed it")?
-            }
-            Pause::ToCome | Pause::Now { .. } | Pause::Over => {}
+        let replica = self.replica(who);
+        let until = replica.positions.first().map_or(0, |position| position + quarter);
+        if let (Pause::ToCome, Some(child)) = (self.pause, &self.b.child) {
+            signal(child, Signal::STOP)?;
+            self.pause = Pause::Now { until, at_most: Instant::now() + PAUSE_MAX };
+            self.screen.paused(who.name());
         }
         Ok(())
+    }
+
+    /// Lets the paused replica go on once the other one has passed it.
+    fn resume_if_passed(&mut self) -> anyhow::Result<()> {
+        let passed = self.a.positions.first().copied().unwrap_or_default();
+        match self.pause {
+            Pause::Now { until, .. } if passed >= until.min(self.end) => {
+                self.resume("the other one has passed it")
+            }
+            Pause::ToCome | Pause::Now { .. } | Pause::Over => Ok(()),
+        }
     }
 
     fn resume(&mut self, why: &str) -> anyhow::Result<()> {
@@ -389,10 +397,6 @@ impl Stage {
             }
         }
     }
-}
-
-fn slowest(replica: &Replica) -> u64 {
-    replica.positions.iter().copied().min().unwrap_or_default()
 }
 
 fn signal(child: &Child, signal: Signal) -> anyhow::Result<()> {
