@@ -379,12 +379,13 @@ impl IncarnationWriter {
             PartName { incarnation: self.spec.incarnation, description, process: self.spec.process, n };
         // SUBTLE: a PUT runs to its end in a task of the process, and closing waits for it. Cut off with the
         // worker that waits, it could still land after everything this process left was deleted.
-        let (key, sink, sent) = (name.under(self.spec.shard), self.spec.sink, part.clone());
+        let (key, sent) = (name.under(self.spec.shard), part.clone());
+        // Owned before its first byte is sent: whatever ends the upload short of success gives the key up.
         let owned = self.owned(description, vec![descriptor]);
         let shared = Arc::clone(&self.process.shared);
         let put = self.process.run(async move {
             let attempts = shared.config.attempts_max;
-            upload::put_part(&shared.store, &shared.ledger, sink, key, &sent, attempts).await.map(|()| owned)
+            upload::put_part(&shared.store, key, &sent, attempts).await.map(|()| owned)
         });
         let owned = put.await.map_err(|_| BatchError::Ended { what: "an upload" })??;
         let shared = &self.process.shared;

@@ -18,12 +18,7 @@ use stash_part::{MergeStep, PartError, PartLayout, RowSchema, RunMerge, Sorted};
 use stash_types::{BlobKey, Description, InlineRun, PartDescriptor, PartKey, ShardId, SinkId};
 use tokio::task::JoinSet;
 
-use crate::{
-    Absence, BatchError, Process, absence,
-    process::compute,
-    spill::OUTPUT_ROWS,
-    upload::{pause, worth_another_try},
-};
+use crate::{Absence, BatchError, Process, absence, process::compute, spill::OUTPUT_ROWS, upload::retrying};
 
 /// A sorted run as it lies somewhere.
 #[derive(Clone, Debug)]
@@ -248,20 +243,13 @@ impl Place {
             return read_scratch(Arc::clone(file), *offset, range).await;
         }
         let blob = BlobKey::from(key);
-        let mut attempt = 1;
-        loop {
-            match self.store.get_range(&blob, range.clone()).await {
-                Ok(bytes) => return Ok(bytes),
-                Err(BlobError::NotFound { .. }) => {
-                    return Err(absence::of_part(&self.catalog, self.sink, key).await?.into());
-                }
-                Err(error) if attempt < self.attempts_max && worth_another_try(&error) => {
-                    tracing::warn!(%key, attempt, %error, "get failed, trying again");
-                    tokio::time::sleep(pause(attempt)).await;
-                    attempt += 1;
-                }
-                Err(error) => return self.short_or(key, &blob, range, error).await,
+        let get = || self.store.get_range(&blob, range.clone());
+        match retrying("get", key, self.attempts_max, get).await {
+            Ok(bytes) => Ok(bytes),
+            Err(BlobError::NotFound { .. }) => {
+                Err(absence::of_part(&self.catalog, self.sink, key).await?.into())
             }
+            Err(error) => self.short_or(key, &blob, range, error).await,
         }
     }
 

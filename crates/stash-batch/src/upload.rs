@@ -5,47 +5,41 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use stash_blob::{BlobError, BlobStore, PutOutcome};
 use stash_part::EncodedPart;
-use stash_types::{BlobKey, Digest, PartKey, SinkId};
+use stash_types::{BlobKey, Digest, PartKey};
 
-use crate::{BatchError, ledger::Ledger};
+use crate::BatchError;
 
-/// Gives a key up unless the upload was seen to its end: a failed or cancelled PUT may have landed.
-struct Guard<'a> {
-    ledger: &'a Ledger,
-    key: Option<PartKey>,
-}
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        self.ledger.surrender(self.key.take());
-    }
-}
-
-/// Uploads `part` under `key`, which enters the ledger first. On success the caller owns it.
+/// Uploads `part` under `key`, which its owner has entered in the ledger before.
 pub(crate) async fn put_part(
     store: &Arc<dyn BlobStore>,
-    ledger: &Arc<Ledger>,
-    sink: SinkId,
     key: PartKey,
     part: &EncodedPart,
     attempts_max: u32,
 ) -> Result<(), BatchError> {
-    ledger.enter(sink, key);
-    let mut guard = Guard { ledger, key: Some(key) };
     let blob = BlobKey::from(key);
+    retrying("put", key, attempts_max, || try_put(store, &blob, &part.chunks, part.len, part.digest)).await?;
+    Ok(())
+}
+
+/// Tries an operation on `key` up to `attempts_max` times, as long as the type of its error allows once more.
+pub(crate) async fn retrying<T, F>(
+    op: &'static str,
+    key: PartKey,
+    attempts_max: u32,
+    mut work: impl FnMut() -> F,
+) -> Result<T, BlobError>
+where
+    F: Future<Output = Result<T, BlobError>>,
+{
     let mut attempt = 1;
     loop {
-        match try_put(store, &blob, &part.chunks, part.len, part.digest).await {
-            Ok(()) => {
-                guard.key = None;
-                return Ok(());
-            }
+        match work().await {
             Err(error) if attempt < attempts_max && worth_another_try(&error) => {
-                tracing::warn!(%key, attempt, %error, "put failed, trying again");
+                tracing::warn!(%key, attempt, %error, "{op} failed, trying again");
                 tokio::time::sleep(pause(attempt)).await;
                 attempt += 1;
             }
-            Err(error) => return Err(error.into()),
+            done => return done,
         }
     }
 }
@@ -96,7 +90,7 @@ async fn holds(
 }
 
 /// Whether the error's type allows the same create-only PUT, or the same read, once more.
-pub(crate) fn worth_another_try(error: &BlobError) -> bool {
+fn worth_another_try(error: &BlobError) -> bool {
     match error {
         BlobError::NotFound { .. } => false,
         BlobError::Determinate { retry, .. } => *retry,
@@ -105,6 +99,6 @@ pub(crate) fn worth_another_try(error: &BlobError) -> bool {
 }
 
 /// How long to wait before the next try: 50 ms, doubling, at most 3.2 s.
-pub(crate) fn pause(attempt: u32) -> Duration {
+fn pause(attempt: u32) -> Duration {
     Duration::from_millis(50 << attempt.saturating_sub(1).min(6))
 }
