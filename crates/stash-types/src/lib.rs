@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::as_conversions))]
 
 mod descriptor;
+pub mod fault;
 mod frontier;
 mod ids;
 mod key;

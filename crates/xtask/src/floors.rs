@@ -24,7 +24,7 @@ enum Floor {
     Tests,
 }
 
-const FLOORS: [(&str, Floor); 12] = [
+const FLOORS: [(&str, Floor); 15] = [
     ("stash-types", Floor::At(0)),
     ("stash-chain", Floor::At(1)),
     ("stash-part", Floor::At(1)),
@@ -32,11 +32,13 @@ const FLOORS: [(&str, Floor); 12] = [
     ("stash-catalog", Floor::At(1)),
     ("stash-batch", Floor::At(2)),
     ("stash", Floor::At(3)),
-    // Floor 4 is for dataflow operators and the simulator.
+    ("stash-sim", Floor::At(4)),
     ("stash-admin", Floor::At(5)),
     ("stash-testkit", Floor::Beside),
     ("xtask", Floor::Beside),
     ("stash-tests", Floor::Tests),
+    ("stash-crash", Floor::Tests),
+    ("stash-model", Floor::Tests),
     ("stash-benches", Floor::Tests),
 ];
 

@@ -1,0 +1,1 @@
+//! The simulator: the real code over a simulated store, network, clock and catalog, by seed.

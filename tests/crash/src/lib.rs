@@ -1,0 +1,1 @@
+//! Crash tests: real processes that die at named places.

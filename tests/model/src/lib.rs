@@ -1,0 +1,1 @@
+//! The explicit-state model of cutover and ownership.
