@@ -1,141 +1,212 @@
-//! The invariants as predicates over plain data, for tests, `verify` and the simulator.
+//! The invariants I1 to I25: their names, and their predicates over plain data.
 //!
-//! They are written against what they promise, not in terms of the code that keeps it: a predicate that called
-//! the decision it checks could never disagree with it. Each returns the first violation it finds.
+//! Tests, the simulator, the model, the crash tests, the demo and `verify` all ask these, and no other. They are written
+//! against what they promise, not in terms of the code that keeps it: a predicate that called the decision it checks
+//! could never disagree with it. Each returns the first violation it finds.
+//!
+//! - cutover: I1 to I13, how the pieces of many replicas become one chain.
+//! - ownership: I14 to I19, who answers for a blob.
+//! - system: I20 to I25, what holds whatever fails.
 
-use std::collections::BTreeMap;
-use std::fmt::Debug;
+mod cutover;
+mod ownership;
+mod system;
 
-use stash_types::{Description, Frontier, WorkerIndex};
+use std::fmt;
 
-use crate::{ChainRules, KeyFacts, Verdict};
+pub use cutover::{
+    i1_contiguous, i2_complete, i3_real_times, i4_gapless, i5_drop, i6_trim, i7_no_gap, i7_no_lost_history,
+    i8_in_order, i9_rehydrate, i10_read_hold_rises, i11_content, i12_progress, i13_monotone,
+};
+pub use ownership::{
+    i14_one_owner, i15_no_live_delete, i16_delete_at_drop, i17_no_leak, i17_nothing_to_sweep, i18_safe_sweep,
+    i19_fresh_keys,
+};
+pub use system::{Slot, i20_fenced, i21_idempotent, i22_integrity, i23_isolated, i24_bounded, i25_registry};
+
+/// A promise of Stash, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Invariant {
+    /// I1: an incarnation's descriptions follow one another from its as-of on.
+    I1,
+    /// I2: a batch leaves the merge when exactly one share of each worker arrived.
+    I2,
+    /// I3: every update keeps its own time and sign, within its description.
+    I3,
+    /// I4: an accepted piece begins exactly at the chain's upper.
+    I4,
+    /// I5: a wholly covered batch is never delivered, and its blobs are deleted.
+    I5,
+    /// I6: of a straddling batch exactly the updates from the upper on are delivered.
+    I6,
+    /// I7: no batch begins above the upper, and no session sees history go back.
+    I7,
+    /// I8: the offers of an incarnation are resolved in order, each once.
+    I8,
+    /// I9: a replica renders at the original as-of, or strictly below the upper.
+    I9,
+    /// I10: what the sink holds on its inputs only rises.
+    I10,
+    /// I11: what was delivered equals a single-replica oracle, multiplicities exact.
+    I11,
+    /// I12: with a live replica and a healed store the upper goes on.
+    I12,
+    /// I13: the upper and every acknowledged frontier never move back.
+    I13,
+    /// I14: every blob has exactly one owner.
+    I14,
+    /// I15: every referenced key exists with its digest, and none is queued.
+    I15,
+    /// I16: the hop that does not pass a batch on deletes its blobs.
+    I16,
+    /// I17: at rest the store's listing equals the catalog's references.
+    I17,
+    /// I18: a sweep takes only what the catalog proves unowned.
+    I18,
+    /// I19: a key is never written twice.
+    I19,
+    /// I20: after a closing is durable, nothing of what was closed takes effect.
+    I20,
+    /// I21: a retry and a reading back give what the first try gave.
+    I21,
+    /// I22: altered bytes are reported, never returned as rows.
+    I22,
+    /// I23: nothing touches a key outside its sink's shard.
+    I23,
+    /// I24: any input stays within the memory, or is refused by name.
+    I24,
+    /// I25: a shared slot is made by its first touch, filled in place, and goes with its last user.
+    I25,
+}
+
+impl Invariant {
+    /// All of them, in order.
+    pub const ALL: [Invariant; 25] = [
+        Invariant::I1,
+        Invariant::I2,
+        Invariant::I3,
+        Invariant::I4,
+        Invariant::I5,
+        Invariant::I6,
+        Invariant::I7,
+        Invariant::I8,
+        Invariant::I9,
+        Invariant::I10,
+        Invariant::I11,
+        Invariant::I12,
+        Invariant::I13,
+        Invariant::I14,
+        Invariant::I15,
+        Invariant::I16,
+        Invariant::I17,
+        Invariant::I18,
+        Invariant::I19,
+        Invariant::I20,
+        Invariant::I21,
+        Invariant::I22,
+        Invariant::I23,
+        Invariant::I24,
+        Invariant::I25,
+    ];
+
+    /// Its name and the word for it, such as `I4` and `Gapless`.
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Invariant::I1 => ("I1", "Contiguous"),
+            Invariant::I2 => ("I2", "Complete"),
+            Invariant::I3 => ("I3", "RealTimes"),
+            Invariant::I4 => ("I4", "Gapless"),
+            Invariant::I5 => ("I5", "Drop"),
+            Invariant::I6 => ("I6", "Trim"),
+            Invariant::I7 => ("I7", "NoGap"),
+            Invariant::I8 => ("I8", "InOrder"),
+            Invariant::I9 => ("I9", "Rehydrate"),
+            Invariant::I10 => ("I10", "ReadHold"),
+            Invariant::I11 => ("I11", "Content"),
+            Invariant::I12 => ("I12", "Progress"),
+            Invariant::I13 => ("I13", "Monotone"),
+            Invariant::I14 => ("I14", "OneOwner"),
+            Invariant::I15 => ("I15", "NoLiveDelete"),
+            Invariant::I16 => ("I16", "DeleteAtDrop"),
+            Invariant::I17 => ("I17", "NoLeak"),
+            Invariant::I18 => ("I18", "SafeSweep"),
+            Invariant::I19 => ("I19", "FreshKeys"),
+            Invariant::I20 => ("I20", "Fenced"),
+            Invariant::I21 => ("I21", "Idempotent"),
+            Invariant::I22 => ("I22", "Integrity"),
+            Invariant::I23 => ("I23", "Isolated"),
+            Invariant::I24 => ("I24", "Bounded"),
+            Invariant::I25 => ("I25", "Registry"),
+        }
+    }
+
+    /// Its name, such as `I4`.
+    pub const fn name(self) -> &'static str {
+        self.words().0
+    }
+
+    /// The word for it, such as `Gapless`.
+    pub const fn title(self) -> &'static str {
+        self.words().1
+    }
+
+    /// What it promises, in one sentence.
+    pub const fn promise(self) -> &'static str {
+        match self {
+            Invariant::I1 => "an incarnation's descriptions follow one another from its as-of on",
+            Invariant::I2 => "a batch leaves the merge when exactly one share of each worker arrived",
+            Invariant::I3 => "every update keeps its own time and sign, within its description",
+            Invariant::I4 => "an accepted piece begins exactly at the chain's upper",
+            Invariant::I5 => "a wholly covered batch is never delivered, and its blobs are deleted",
+            Invariant::I6 => "of a straddling batch exactly the updates from the upper on are delivered",
+            Invariant::I7 => "no batch begins above the upper, and no session sees history go back",
+            Invariant::I8 => "the offers of an incarnation are resolved in order, each once",
+            Invariant::I9 => "a replica renders at the original as-of, or strictly below the upper",
+            Invariant::I10 => "what the sink holds on its inputs only rises",
+            Invariant::I11 => "what was delivered equals a single-replica oracle, multiplicities exact",
+            Invariant::I12 => "with a live replica and a healed store the upper goes on",
+            Invariant::I13 => "the upper and every acknowledged frontier never move back",
+            Invariant::I14 => "every blob has exactly one owner",
+            Invariant::I15 => "every referenced key exists with its digest, and none is queued",
+            Invariant::I16 => "the hop that does not pass a batch on deletes its blobs",
+            Invariant::I17 => "at rest the store's listing equals the catalog's references",
+            Invariant::I18 => "a sweep takes only what the catalog proves unowned",
+            Invariant::I19 => "a key is never written twice",
+            Invariant::I20 => "after a closing is durable, nothing of what was closed takes effect",
+            Invariant::I21 => "a retry and a reading back give what the first try gave",
+            Invariant::I22 => "altered bytes are reported, never returned as rows",
+            Invariant::I23 => "nothing touches a key outside its sink's shard",
+            Invariant::I24 => "any input stays within the memory, or is refused by name",
+            Invariant::I25 => {
+                "a shared slot is made by its first touch, filled in place, and goes with its last user"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// A promise that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{invariant} is violated: {what}")]
+#[error("{invariant} ({}) is violated: {what}", invariant.title())]
 pub struct Violation {
-    /// The name of the invariant, such as `I4`.
-    pub invariant: &'static str,
+    /// Which one.
+    pub invariant: Invariant,
     /// What was found.
     pub what: String,
 }
 
-fn ensure(holds: bool, invariant: &'static str, what: impl FnOnce() -> String) -> Result<(), Violation> {
+/// The answer of a predicate.
+pub type Checked = Result<(), Violation>;
+
+/// Holds, or is a violation of `invariant`: what every predicate is made of, also those of whoever knows more of a
+/// system than this crate does.
+pub fn ensure(holds: bool, invariant: Invariant, what: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(Violation { invariant, what: what() }) }
-}
-
-/// I1: the descriptions of an incarnation follow one another from its as-of on.
-pub fn i1_contiguous(as_of: u64, descriptions: &[Description]) -> Result<(), Violation> {
-    let mut due = Frontier::at(as_of);
-    for description in descriptions {
-        ensure(description.lower() == due, "I1", || format!("{description} should begin at {due}"))?;
-        due = description.upper();
-    }
-    Ok(())
-}
-
-/// I2: a merged batch has exactly one share of each worker.
-pub fn i2_complete(workers: u32, reported: &[WorkerIndex]) -> Result<(), Violation> {
-    let mut sorted: Vec<u32> = reported.iter().map(|worker| worker.0).collect();
-    sorted.sort_unstable();
-    ensure(sorted.iter().copied().eq(0..workers), "I2", || format!("{workers} workers, shares of {sorted:?}"))
-}
-
-/// I3: every update lies within its description.
-pub fn i3_real_times(
-    description: Description,
-    times: impl IntoIterator<Item = u64>,
-) -> Result<(), Violation> {
-    times.into_iter().try_for_each(|time| {
-        ensure(description.contains(time), "I3", || format!("time {time} in a batch of {description}"))
-    })
-}
-
-/// I4: the rows of a chain, in order, leave no gap and no overlap. Each is (lower, upper, extent): empty batches
-/// that were accepted afterwards extend a row from its upper to its extent, where the next row begins. `start` is
-/// the as-of, or the lower of the first row that was kept.
-pub fn i4_gapless(
-    start: Frontier,
-    rows: impl IntoIterator<Item = (Frontier, Frontier, Frontier)>,
-) -> Result<(), Violation> {
-    let mut due = start;
-    for (lower, upper, extent) in rows {
-        let row = || format!("row [{lower}, {upper}) with extent {extent}, due at {due}");
-        ensure(lower == due && lower < upper && upper <= extent, "I4", row)?;
-        due = extent;
-    }
-    Ok(())
-}
-
-/// I5 and I6: an accepted piece is what its batch holds from the old upper on, and nothing else.
-pub fn i6_trim(upper_before: Frontier, batch: Description, piece: Description) -> Result<(), Violation> {
-    ensure(batch.upper() > upper_before, "I5", || {
-        format!("{batch} is covered by {upper_before}, but {piece} was taken")
-    })?;
-    let fits =
-        batch.lower() <= upper_before && piece.lower() == upper_before && piece.upper() <= batch.upper();
-    ensure(fits, "I6", || format!("{piece} taken of {batch} at upper {upper_before}"))
-}
-
-/// I9: a rendering starts at the original as-of while nothing is accepted, else at or after it and strictly below
-/// the upper.
-pub fn i9_rehydrate(rules: ChainRules, upper: Frontier, as_of: u64) -> Result<(), Violation> {
-    ensure(as_of >= rules.as_of, "I9", || format!("rendered at {as_of}, original as-of {}", rules.as_of))?;
-    let nothing_accepted = upper == Frontier::at(rules.as_of);
-    let holds = if nothing_accepted { as_of == rules.as_of } else { Frontier::at(as_of) < upper };
-    ensure(holds, "I9", || format!("rendered at {as_of}, upper {upper}"))
-}
-
-/// I10: the hold on the inputs never moves back.
-pub fn i10_read_hold_rises(before: Frontier, after: Frontier) -> Result<(), Violation> {
-    ensure(before <= after, "I10", || format!("read hold moved back from {before} to {after}"))
-}
-
-/// I11: what was delivered is what the oracle accumulated, multiplicities exact. Zero diffs are as good as absent.
-pub fn i11_content<K: Ord + Debug>(
-    expected: &BTreeMap<K, i64>,
-    delivered: &BTreeMap<K, i64>,
-) -> Result<(), Violation> {
-    let keys = expected.keys().chain(delivered.keys());
-    keys.into_iter().try_for_each(|key| {
-        let diff = |of: &BTreeMap<K, i64>| of.get(key).copied().unwrap_or(0);
-        let (wanted, found) = (diff(expected), diff(delivered));
-        ensure(wanted == found, "I11", || format!("{key:?} delivered {found} times, wanted {wanted}"))
-    })
-}
-
-/// I13: an upper, a resolved upper or an acknowledged frontier never moves back. `values` in order of time.
-pub fn i13_monotone(name: &str, values: impl IntoIterator<Item = Frontier>) -> Result<(), Violation> {
-    let mut highest = Frontier::MIN;
-    for value in values {
-        ensure(highest <= value, "I13", || format!("{name} moved back from {highest} to {value}"))?;
-        highest = value;
-    }
-    Ok(())
-}
-
-/// I14 and I16: what went in came out exactly once, nothing is missing and nothing was made up.
-pub fn i14_one_owner<K: Ord + Debug>(
-    entered: impl IntoIterator<Item = K>,
-    left: impl IntoIterator<Item = K>,
-) -> Result<(), Violation> {
-    let mut balance = BTreeMap::<K, i64>::new();
-    entered.into_iter().for_each(|key| *balance.entry(key).or_default() += 1);
-    left.into_iter().for_each(|key| *balance.entry(key).or_default() -= 1);
-    balance.iter().try_for_each(|(key, owners)| {
-        ensure(*owners >= 0, "I14", || format!("{key:?} has {} owners too many", -owners))?;
-        ensure(*owners == 0, "I16", || format!("{key:?} was forgotten"))
-    })
-}
-
-/// I18: a sweep takes only what no row references, and what no open incarnation may still link.
-pub fn i18_safe_sweep(facts: &KeyFacts, verdict: Verdict) -> Result<(), Violation> {
-    let unowned = match facts.incarnation {
-        None => false,
-        Some((open, resolved)) => !open || resolved >= facts.description.upper(),
-    };
-    let safe = !matches!(verdict, Verdict::Garbage(_)) || (unowned && !facts.referenced && !facts.queued);
-    ensure(safe, "I18", || format!("{verdict:?} of {facts:?}"))
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ pub use stash_catalog::{
     HeadRow, HeadStatus, HistoryRow, IncarnationRow, IncarnationState, KeyState, Misuse, OutcomeKind,
     PartRow, SinkRow, StartAt,
 };
-pub use stash_chain::{ChainError, Outcome};
+pub use stash_chain::{ChainError, Outcome, invariants};
 pub use stash_part::{DIFF_COLUMN, PartError, RowSchema, TIME_COLUMN};
 pub use stash_types::{
     BatchId, BlobKey, BlobPrefix, CatalogId, Clock, ConsumerName, DataflowError, Description, DisarmedShare,

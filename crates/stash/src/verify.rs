@@ -100,7 +100,7 @@ impl Sink {
         if let Some(first) = batches.first() {
             let rows = batches.iter().map(|batch| (batch.lower, batch.upper, batch.extent));
             if let Err(violation) = invariants::i4_gapless(first.lower, rows) {
-                report.broken(violation.invariant, violation.what);
+                report.broken(violation.invariant.name(), violation.what);
             }
         }
         let end = batches
