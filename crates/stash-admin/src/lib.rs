@@ -4,6 +4,8 @@
 //! - An error prints once, causes below it; exit code 1, or 2 for a wrong command line. A reader that goes away
 //!   (broken pipe) is no error worth a word.
 //! - Ctrl-C ends the command at its next safe point and closes the stash; a second one ends it at once.
+//!
+//! As a library it is no API: it shows what is made of words and change files to those who try to break it.
 
 mod cli;
 mod commands;
@@ -19,9 +21,15 @@ use std::{io::IsTerminal, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, parser::ValueSource};
 
-use crate::{
-    cli::{Cli, Command},
-    output::Output,
+use crate::{cli::Command, output::Output};
+
+pub use crate::{
+    cli::Cli,
+    formats::{
+        BatchWriter, ChangeBatch, ChangeFile, ColumnRoles, DIFF, Format, InputError, PROGRESS, Place,
+        Progress, SchemaSpec, SpecError, TIME, batch_writer,
+    },
+    session::url_of,
 };
 
 /// Threads that run workers: two cores are used, four at most.
@@ -31,7 +39,8 @@ const THREADS_MAX: usize = 4;
 /// scatters what one thread takes and another gives back.
 const BLOCKING_THREADS_MAX: usize = 4;
 
-fn main() -> ExitCode {
+/// Runs the program with the words of its command line.
+pub fn main() -> ExitCode {
     let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => return failure::usage(&error),
