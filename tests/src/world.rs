@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt::Write as _, future::Future, sync::Arc, tim
 use futures::StreamExt;
 use stash::{
     BatchConfig, BlobEntryKind, BlobKey, BlobPrefix, BlobStore, Catalog, Clock, IdSource, OpenOptions,
-    PartKey, Sink, SinkSpec, Stash, StashConfig, SystemClock, SystemIds,
+    PartKey, Sink, SinkSpec, Stash, StashConfig, SystemClock, SystemIds, invariants,
 };
 use stash_blob::{LocalStore, ObjectBlobs};
 use stash_catalog::SqliteCatalog;
@@ -202,6 +202,9 @@ impl World {
         for sink in self.catalog.sinks(true).await.expect("sinks") {
             let of_sink = self.catalog.referenced(sink.spec.id).await.expect("references");
             referenced.extend(of_sink.into_iter().map(|(key, _)| key.to_string()));
+        }
+        if let Err(violation) = invariants::i17_no_leak(&listed, &referenced) {
+            let _ = writeln!(left, "  {violation}");
         }
         for key in listed.difference(&referenced) {
             let _ = writeln!(left, "  {key} is in the store and not referenced");

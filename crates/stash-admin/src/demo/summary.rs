@@ -1,11 +1,17 @@
 //! What a demo run came to: counts, the comparison with the oracle, and what is left in the store.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::Context;
 use futures::StreamExt;
 use serde::Serialize;
-use stash::{BlobEntryKind, BlobPrefix, Stash};
+use stash::{
+    BlobEntryKind, BlobPrefix, Stash,
+    invariants::{Invariant, ensure, i17_no_leak},
+};
 
 use super::{
     events::ReplicaEvent,
@@ -83,7 +89,7 @@ pub struct Summary {
     live_rows: BTreeMap<String, i128>,
     mismatches: Vec<String>,
     violations: Vec<String>,
-    blobs_left: Vec<String>,
+    blobs_left: BTreeSet<String>,
 }
 
 impl Summary {
@@ -110,6 +116,14 @@ impl Summary {
                 .extend(report.violations.iter().map(|found| format!("{}: {}", found.invariant, found.what)));
         }
         let mismatches = compare(&expected, delivered.tally());
+        let blobs_left = left(stash).await?;
+        let content = ensure(mismatches.is_empty(), Invariant::I11, || {
+            format!("{} mismatches with the oracle", mismatches.len())
+        });
+        // Everything was acknowledged, so nothing is referenced any more.
+        let rest = i17_no_leak(&blobs_left, &BTreeSet::new());
+        violations
+            .extend([content, rest].into_iter().filter_map(Result::err).map(|broken| broken.to_string()));
         Ok(Summary {
             seconds: took.as_secs_f64(),
             updates_delivered: delivered.updates,
@@ -134,7 +148,7 @@ impl Summary {
                 .collect(),
             mismatches: mismatches.iter().map(ToString::to_string).collect(),
             violations,
-            blobs_left: left(stash).await?,
+            blobs_left,
         })
     }
 
@@ -224,15 +238,17 @@ impl Summary {
 }
 
 /// Everything in the store but the stash's own mark.
-async fn left(stash: &Stash) -> anyhow::Result<Vec<String>> {
-    let mut left = Vec::new();
+async fn left(stash: &Stash) -> anyhow::Result<BTreeSet<String>> {
+    let mut left = BTreeSet::new();
     let mut entries = stash.store().list(BlobPrefix::All);
     while let Some(entry) = entries.next().await {
         match entry?.kind {
             BlobEntryKind::Object(key) if Stash::is_own_object(&key) => {}
-            BlobEntryKind::Object(key) => left.push(key.to_string()),
-            BlobEntryKind::Upload { key, token } => left.push(format!("{key} (unpublished, {token})")),
-            BlobEntryKind::Foreign(name) => left.push(name),
+            BlobEntryKind::Object(key) => drop(left.insert(key.to_string())),
+            BlobEntryKind::Upload { key, token } => {
+                left.insert(format!("{key} (unpublished, {token})"));
+            }
+            BlobEntryKind::Foreign(name) => drop(left.insert(name)),
         }
     }
     Ok(left)
