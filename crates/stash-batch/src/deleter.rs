@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use stash_blob::BlobStore;
 use stash_catalog::{Catalog, DeletionReason, IncarnationState, KeyState};
 use stash_chain::{KeyFacts, Verdict, judge};
-use stash_types::{BlobKey, PartKey, SinkId};
+use stash_types::{BlobKey, PartKey, SinkId, fault};
 
 use crate::{BatchError, ledger::Ledger};
 
@@ -53,6 +53,7 @@ impl Deleter {
             if due.is_empty() {
                 return Ok(drained);
             }
+            fault::place("batch.due_fetched");
             let keys: Vec<PartKey> = due.iter().map(|row| row.key).collect();
             let blobs: Vec<BlobKey> = keys.iter().map(|key| BlobKey::from(*key)).collect();
             let mut gone = Vec::with_capacity(keys.len());
@@ -66,10 +67,12 @@ impl Deleter {
                     }
                 }
             }
+            fault::place("batch.deleted");
             if !stays.is_empty() {
                 self.catalog.defer(&stays).await?;
             }
             self.catalog.dequeue(&gone).await?;
+            fault::place("batch.dequeued");
             drained.deleted = drained.deleted.saturating_add(u64::try_from(gone.len()).unwrap_or(u64::MAX));
             drained.deferred =
                 drained.deferred.saturating_add(u64::try_from(stays.len()).unwrap_or(u64::MAX));
@@ -99,6 +102,7 @@ impl Deleter {
         }
         if !garbage.is_empty() {
             self.catalog.enqueue(sink, &garbage, DeletionReason::Surrendered).await?;
+            fault::place("batch.given_up_queued");
         }
         self.ledger.settle(&settled);
         Ok(())

@@ -3,7 +3,7 @@
 use std::{mem, sync::Arc};
 
 use stash_catalog::PartRow;
-use stash_types::{Description, IncarnationId, PartDescriptor, PartKey, PartName, ShardId, SinkId};
+use stash_types::{Description, IncarnationId, PartDescriptor, PartKey, PartName, ShardId, SinkId, fault};
 
 use crate::ledger::Ledger;
 
@@ -98,6 +98,7 @@ impl OwnedParts {
     pub fn disarm(mut self) -> Vec<PartDescriptor> {
         let keys: Vec<PartKey> = self.keys().collect();
         self.ledger.surrender(keys);
+        fault::place("batch.disarmed");
         mem::take(&mut self.parts)
     }
 

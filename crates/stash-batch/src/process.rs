@@ -15,7 +15,7 @@ use stash_catalog::Catalog;
 use stash_part::{EncodedPart, RowSchema};
 use stash_types::{
     Description, DisarmedShare, Frontier, IncarnationId, PartDescriptor, PartName, RunFacts, ShardId, Share,
-    ShareMessage, SinkId, WorkerIndex,
+    ShareMessage, SinkId, WorkerIndex, fault,
 };
 use tokio::{sync::oneshot, task::JoinSet};
 
@@ -164,6 +164,7 @@ impl Process {
             while tasks.join_next().await.is_some() {}
         }
         self.shared.ledger.surrender_all();
+        fault::place("batch.closing");
         self.shared.deleter.close_incarnations("a process closed with shares that were not offered").await?;
         let drained = self.drain().await?;
         self.shared.done.store(true, Ordering::Release);
@@ -304,7 +305,9 @@ impl IncarnationWriter {
         }
         let description = message.description;
         self.check_carried(description, &message.share)?;
-        Ok(message.map(|parts| self.owned(description, parts)))
+        let armed = message.map(|parts| self.owned(description, parts));
+        fault::place("batch.armed");
+        Ok(armed)
     }
 
     /// Refuses what cannot have been written for `description`: once accepted, it could never be read.
@@ -382,12 +385,14 @@ impl IncarnationWriter {
         let (key, sent) = (name.under(self.spec.shard), part.clone());
         // Owned before its first byte is sent: whatever ends the upload short of success gives the key up.
         let owned = self.owned(description, vec![descriptor]);
+        fault::place("batch.part_owned");
         let shared = Arc::clone(&self.process.shared);
         let put = self.process.run(async move {
             let attempts = shared.config.attempts_max;
             upload::put_part(&shared.store, key, &sent, attempts).await.map(|()| owned)
         });
         let owned = put.await.map_err(|_| BatchError::Ended { what: "an upload" })??;
+        fault::place("batch.part_put");
         let shared = &self.process.shared;
         self.encoded.fetch_add(part.len, Ordering::Relaxed);
         self.unencoded.fetch_add(part.facts.uncompressed_bytes, Ordering::Relaxed);

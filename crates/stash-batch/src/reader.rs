@@ -19,7 +19,7 @@ use arrow::datatypes::{Schema, SchemaRef};
 use futures::Stream;
 use stash_catalog::BatchRow;
 use stash_part::{EncodedPart, PartEncoder, PartError, PartMeta, RowSchema, Sorted};
-use stash_types::{Description, Frontier, IncarnationId, PartKey, PartName, ShardId, SinkId};
+use stash_types::{Description, Frontier, IncarnationId, PartKey, PartName, ShardId, SinkId, fault};
 
 use crate::{
     BatchError, Process, Traffic,
@@ -124,6 +124,7 @@ impl BatchReader {
                 Some(sorted) => {
                     let batch = self.declared(sorted);
                     self.refused = batch.is_err();
+                    fault::place("batch.piece_read");
                     return batch.map(Some);
                 }
                 None => self.open = None,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use stash_part::Updates;
-use stash_types::{DataflowError, Description, Frontier, InlineRun, Share, ShareMessage, WorkerIndex};
+use stash_types::{DataflowError, Description, Frontier, InlineRun, Share, ShareMessage, WorkerIndex, fault};
 
 use crate::{
     BatchError, OwnedParts, Traffic,
@@ -235,6 +235,7 @@ impl ShareBuilder {
 
     fn report(&mut self, share: Share<OwnedParts>) -> ShareMessage<OwnedParts> {
         self.reported = true;
+        fault::place("batch.share_handed");
         let (of, ShareSpec { worker, description, floor }) = (self.writer.spec(), self.spec);
         ShareMessage {
             sink: of.sink,

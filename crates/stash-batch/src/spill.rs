@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use stash_part::{EncodeOptions, EncodedPart, PartEncoder, PartError, PartMeta, RowSchema, Sorted, Updates};
-use stash_types::Description;
+use stash_types::{Description, fault};
 
 use crate::{
     BatchConfig, BatchError, OwnedParts, Traffic,
@@ -218,6 +218,7 @@ pub(crate) async fn write_run(
         }
     }
     drop(memory);
+    fault::place("batch.run_written");
     Ok(written)
 }
 
@@ -280,6 +281,7 @@ pub(crate) async fn bound_runs(
             merged.absorb(writer.put(description, &part).await?);
         }
         let (used, kept) = owned.split(|part| inputs.contains(&(part.process, part.n)));
+        fault::place("batch.runs_merged");
         used.discard();
         owned = kept;
         owned.absorb(merged);

@@ -18,7 +18,7 @@ use stash_chain::{
 pub use stash_chain::{Mint, Minted};
 use stash_types::{
     CommitId, DataflowError, Description, Frontier, IncarnationId, InlineRun, PartName, RunFacts,
-    ShareMessage,
+    ShareMessage, fault,
 };
 
 use crate::{Error, ErrorKind, Result, Sink};
@@ -186,6 +186,7 @@ impl Chain {
         };
         reported.returned.into_iter().for_each(OwnedParts::discard);
         self.queue.extend(reported.batches.into_iter().map(Offered::new));
+        fault::place("stash.share_merged");
         match reported.ended {
             None => Ok(()),
             Some(Ended::Dropped) => {
@@ -227,9 +228,11 @@ impl Chain {
         // cancelled call, and the next one would leave a gap. If a commit landed unseen, its outcome is recorded.
         match self.resolve(offered).await {
             Ok(resolved) => {
+                fault::place("stash.offer_resolved");
                 if let Some(offered) = self.queue.pop_front() {
                     offered.settle();
                 }
+                fault::place("stash.offer_settled");
                 self.sink.stash().process().wake_deleter();
                 self.upper = self.upper.max(resolved.upper);
                 self.minter.resolved(description).map_err(self.sink.chain_error())?;
@@ -259,6 +262,7 @@ impl Chain {
             let Some(request) = self.request(commit, offered, &view, &decision) else {
                 return Ok(offered.resolved(decision.outcome(), view.head.upper, None));
             };
+            fault::place("stash.offer_decided");
             match catalog.commit(request).await {
                 Ok(Cas::Done(committed)) => return Ok(offered.written(&decision, committed)),
                 Ok(Cas::Conflict(_)) => {}

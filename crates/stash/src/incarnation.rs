@@ -15,7 +15,7 @@ use stash_catalog::{Cas, CatalogError, IncarnationRow, IncarnationState, OpenInc
 use stash_chain::{Grant, Minted, grant};
 use stash_types::{
     DataflowError, DisarmedShare, Frontier, IncarnationId, LaunchToken, ReplicaName, ShareMessage,
-    WorkerIndex, wire::Wire,
+    WorkerIndex, fault, wire::Wire,
 };
 use tokio::task::JoinSet;
 
@@ -138,7 +138,9 @@ impl Sink {
             };
             if let Cas::Done(opened) = catalog.open_incarnation(request).await? {
                 if opened.created {
+                    fault::place("stash.registered");
                     self.sweep().await?;
+                    fault::place("stash.swept_at_opening");
                     self.stash().process().wake_deleter();
                 }
                 return Incarnation::start(self, launch, opened.incarnation, head.upper)
@@ -280,6 +282,7 @@ impl Incarnation {
     /// Closes the incarnation in the catalog and gives up what its workers hold.
     pub async fn close(self, reason: &str) -> Result<()> {
         self.writer.abandon();
+        fault::place("stash.abandoned");
         self.sink.stash().catalog().close_incarnation(self.sink.id(), self.row.id, reason).await?;
         self.sink.stash().process().wake_deleter();
         Ok(())

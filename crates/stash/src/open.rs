@@ -11,7 +11,7 @@ use stash_blob::{BlobStore, LocalStore, ObjectBlobs, StashMarker};
 use stash_catalog::{Catalog, CatalogError, Misuse, NewSink, SinkRow, SqliteCatalog};
 use stash_types::{
     BlobKey, CatalogId, Clock, CommitId, Frontier, IdSource, IncarnationId, LaunchToken, SessionId, SinkId,
-    SinkName, Timestamp,
+    SinkName, Timestamp, fault,
 };
 use url::Url;
 
@@ -138,6 +138,7 @@ impl OpenOptions {
         };
         let marker = StashMarker { format: stash_blob::FORMAT, catalog: catalog.id() };
         stash_blob::claim(store.as_ref(), &marker).await?;
+        fault::place("stash.claimed");
         let process = Process::start(store, catalog, self.config.batch.clone())?;
         let OpenOptions { url, config, clock, ids, create: _, wrap: _ } = self;
         Ok(Stash { shared: Arc::new(Shared { url, config, process, clock, ids }) })

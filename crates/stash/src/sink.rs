@@ -7,7 +7,7 @@ use arrow::datatypes::Schema;
 use stash_catalog::{ConsumerRow, Dropped, HeadRow, IncarnationRow, SinkRow};
 use stash_chain::ChainRules;
 use stash_part::RowSchema;
-use stash_types::{ConsumerName, Frontier, ShardId, SinkId, SinkName};
+use stash_types::{ConsumerName, Frontier, ShardId, SinkId, SinkName, fault};
 
 use crate::{Error, Result, Stash};
 
@@ -175,8 +175,11 @@ impl Sink {
     /// Drops the sink: closes its incarnations, unlinks its chain, deletes its blobs.
     pub async fn drop_sink(&self) -> Result<Dropped> {
         let dropped = self.stash.catalog().drop_sink(self.id(), true).await?;
+        fault::place("stash.dropped");
         self.sweep().await?;
+        fault::place("stash.drop_swept");
         self.stash.drain_deletions().await?;
+        fault::place("stash.drop_drained");
         Ok(dropped)
     }
 

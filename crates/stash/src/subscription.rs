@@ -8,7 +8,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use stash_batch::{Absence, BatchReader, BatchSource};
 use stash_catalog::{Acknowledged, BatchRow, ConsumerRow, HeadRow, HeadStatus, RegisterConsumer, StartAt};
-use stash_types::{ConsumerName, Description, Frontier, RunFacts, SessionId};
+use stash_types::{ConsumerName, Description, Frontier, RunFacts, SessionId, fault};
 
 use crate::{Error, Result, Sink};
 
@@ -120,6 +120,7 @@ impl Subscription {
             }
             if let Some(delivery) = delivery {
                 self.from = upper;
+                fault::place("stash.delivered");
                 return Ok(TryNext::Delivery(Box::new(delivery)));
             }
         }
@@ -195,7 +196,9 @@ impl Subscription {
             });
         };
         let catalog = self.sink.stash().catalog();
+        fault::place("stash.acknowledging");
         let acknowledged = catalog.acknowledge(self.sink.id(), consumer, *session, upper).await?;
+        fault::place("stash.acknowledged");
         if acknowledged.queued > 0 {
             self.sink.stash().process().wake_deleter();
         }

@@ -10,7 +10,7 @@ use stash_batch::verdict;
 use stash_blob::{BlobEntry, BlobEntryKind};
 use stash_catalog::DeletionReason;
 use stash_chain::Verdict;
-use stash_types::{BlobKey, BlobPrefix, PartKey};
+use stash_types::{BlobKey, BlobPrefix, PartKey, fault};
 
 use crate::{Result, Sink};
 
@@ -53,6 +53,7 @@ impl Sink {
                 BlobEntryKind::Foreign(name) => report.foreign.push(name),
             }
         }
+        fault::place("stash.sweep_listed");
         for keys in objects.chunks(KEYS_A_QUESTION) {
             self.sweep_objects(keys, &mut report).await?;
         }
@@ -77,7 +78,9 @@ impl Sink {
                 Verdict::Referenced | Verdict::Queued => {}
             }
         }
+        fault::place("stash.sweep_judged");
         report.garbage += self.stash().catalog().enqueue(self.id(), &garbage, DeletionReason::Swept).await?;
+        fault::place("stash.sweep_queued");
         Ok(())
     }
 
@@ -97,6 +100,7 @@ impl Sink {
                 Verdict::Garbage(_) | Verdict::Referenced | Verdict::Queued => {
                     self.stash().store().abort_upload(key, token).await?;
                     report.uploads_removed += 1;
+                    fault::place("stash.upload_removed");
                 }
             }
         }

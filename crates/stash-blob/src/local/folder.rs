@@ -20,6 +20,8 @@ use rustix::{
     io::{Errno, retry_on_intr},
 };
 
+use stash_types::fault;
+
 use super::{Step, failure::Failure};
 
 /// How often a PUT opens its folders anew when deletes remove them under it.
@@ -204,10 +206,14 @@ impl Chain<'_> {
     /// parent is synced, because our unlink may have come after their sync.
     pub fn sync_and_prune(mut self) -> Result<(), Failure> {
         self.sync_deepest()?;
+        fault::place("blob.delete_synced");
         let mut removed = false;
         while let Some((fd, name)) = self.below.pop() {
             match unlinkat(self.fd(), name, AtFlags::REMOVEDIR) {
-                Ok(()) | Err(Errno::NOENT) => removed = true,
+                Ok(()) | Err(Errno::NOENT) => {
+                    fault::place("blob.folder_removed");
+                    removed = true;
+                }
                 // Not empty, or not ours to remove: it stays, which harms nobody.
                 Err(_) => {
                     self.below.push((fd, name));

@@ -40,7 +40,7 @@ use rustix::{
     fs::{AtFlags, FileType, Mode, OFlags, linkat, openat, unlinkat},
     io::{Errno, retry_on_intr},
 };
-use stash_types::{BlobKey, BlobPrefix};
+use stash_types::{BlobKey, BlobPrefix, fault};
 
 use self::{
     failure::{Failure, errno_of},
@@ -201,6 +201,7 @@ impl Files {
             Ok(true) => {
                 self.remove_temp(&chain, &temp.name);
                 self.sync(&chain).map_err(|failure| failure.indeterminate("put", key.as_str()))?;
+                fault::place("blob.put_synced");
                 Ok(PutOutcome::Created)
             }
             Ok(false) => {
@@ -223,6 +224,7 @@ impl Files {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..TRIES_MAX {
             let chain = self.root.create(folder)?;
+            fault::place("blob.folders_made");
             match chain.stat(file)? {
                 None => {}
                 Some((FileType::RegularFile, _)) => return Ok(Begun::Taken(chain)),
@@ -231,7 +233,10 @@ impl Files {
             self.root.probe(Step::MakeTemp).map_err(|errno| chain.failure("", "creating", errno))?;
             let name = temp::temp_name(file, &temp::next_token());
             match retry_on_intr(|| openat(chain.fd(), name.as_str(), flags, Mode::from_raw_mode(0o666))) {
-                Ok(fd) => return Ok(Begun::Temp(chain, Temp { name, file: File::from(fd) })),
+                Ok(fd) => {
+                    fault::place("blob.temp_created");
+                    return Ok(Begun::Temp(chain, Temp { name, file: File::from(fd) }));
+                }
                 // EXIST: the temp of a dead process that had our number. NOENT: a delete removed the
                 // folder since it was opened; see `folder`.
                 Err(Errno::EXIST | Errno::NOENT) => {}
@@ -254,15 +259,20 @@ impl Files {
         self.root.probe(Step::Write).map_err(|errno| surely("writing", errno))?;
         for chunk in chunks {
             temp.file.write_all(chunk).map_err(|error| surely("writing", errno_of(&error)))?;
+            fault::place("blob.chunk_written");
         }
         self.root.probe(Step::SyncFile).map_err(|errno| surely("syncing", errno))?;
         temp.file.sync_all().map_err(|error| surely("syncing", errno_of(&error)))?;
+        fault::place("blob.temp_synced");
         let linked = self
             .root
             .probe(Step::Link)
             .and_then(|()| linkat(chain.fd(), name, chain.fd(), file, AtFlags::empty()));
         match linked {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                fault::place("blob.linked");
+                Ok(true)
+            }
             Err(Errno::EXIST) => match chain.stat(file).map_err(Undone::Surely)? {
                 Some((kind, _)) if kind != FileType::RegularFile => {
                     Err(Undone::Surely(chain.failure(file, "publishing", not_a_file(kind))))
@@ -278,7 +288,7 @@ impl Files {
         let removed =
             self.root.probe(Step::RemoveTemp).and_then(|()| unlinkat(chain.fd(), name, AtFlags::empty()));
         match removed {
-            Ok(()) | Err(Errno::NOENT) => {}
+            Ok(()) | Err(Errno::NOENT) => fault::place("blob.temp_removed"),
             Err(errno) => tracing::warn!(name, %errno, "a temp file stays behind; a listing shows it"),
         }
     }
@@ -421,6 +431,7 @@ impl Files {
                 Err(errno) => Err(Undone::of(chain.failure(name, "deleting", errno))),
             });
         }
+        fault::place("blob.unlinked");
         // SUBTLE: also when nothing was there: an earlier try may have unlinked and failed to sync.
         let synced = self
             .root

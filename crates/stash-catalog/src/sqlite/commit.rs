@@ -3,7 +3,7 @@
 //! The head row is the fence. The first statement of a commit moves it, and only if it stands where the
 //! decision saw it; everything else happens behind that, in the same transaction.
 
-use stash_types::{CommitId, Digest, Frontier, IncarnationId, PartName, SinkId, wire::Wire};
+use stash_types::{CommitId, Digest, Frontier, IncarnationId, PartName, SinkId, fault, wire::Wire};
 
 use super::chain::head_in;
 use super::connection::Write;
@@ -29,6 +29,7 @@ pub(super) async fn commit(catalog: &SqliteCatalog, request: CommitRequest) -> R
     let Some(head) = move_head(&mut write, &request).await? else {
         return missed(&mut write, &request).await;
     };
+    fault::place("catalog.head_moved");
     let offerer = offerer(&mut write, sink, request.incarnation).await?;
     if let Some((_, committed)) = offerer.commit.filter(|(id, _)| *id == request.commit) {
         return Ok(Cas::Done(committed));

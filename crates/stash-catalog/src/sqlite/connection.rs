@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
-use stash_types::{SinkId, Timestamp};
+use stash_types::{SinkId, Timestamp, fault};
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
 use super::decode::{Fields, int};
@@ -184,6 +184,7 @@ impl SqliteCatalog {
             self.connections.doubt(&error);
             self.failed(op, error)
         })?;
+        fault::place("catalog.begun");
         Ok(Write { catalog: self, tx, op, now: self.clock.now(), saw, _turn: turn })
     }
 
@@ -232,6 +233,23 @@ pub(super) fn primary_code(error: &sqlx::Error) -> Option<i64> {
     Some(code & 0xff)
 }
 
+/// Where a process may die in the transaction of an operation: all is written and nothing durable; it is durable
+/// and nobody was told.
+fn places(op: &str) -> (&'static str, &'static str) {
+    match op {
+        "declare sink" => ("catalog.declare_ready", "catalog.declare_done"),
+        "drop sink" => ("catalog.drop_ready", "catalog.drop_done"),
+        "open incarnation" => ("catalog.open_ready", "catalog.open_done"),
+        "close incarnation" => ("catalog.close_ready", "catalog.close_done"),
+        "commit" => ("catalog.commit_ready", "catalog.commit_done"),
+        "register consumer" => ("catalog.register_ready", "catalog.register_done"),
+        "acknowledge" => ("catalog.acknowledge_ready", "catalog.acknowledge_done"),
+        "enqueue deletions" => ("catalog.enqueue_ready", "catalog.enqueue_done"),
+        "dequeue deletions" => ("catalog.dequeue_ready", "catalog.dequeue_done"),
+        _ => ("catalog.other_ready", "catalog.other_done"),
+    }
+}
+
 /// A transaction that writes. Its first statement takes the head row of the sink it writes to.
 #[derive(Debug)]
 pub(super) struct Write<'c> {
@@ -269,6 +287,7 @@ impl Write<'_> {
         .fetch_optional(&mut *self.tx)
         .await
         .map_err(|error| self.failed(error))?;
+        fault::place("catalog.head_taken");
         match taken {
             Some(row) => Fields::new(&self.catalog.location, "chains", &row).head(),
             None => Err(Misuse::NoSuchSink { sink: sink.to_string() }.into()),
@@ -313,12 +332,15 @@ impl Write<'_> {
     /// Makes everything durable, as `revision`, and wakes who waits for it.
     pub(super) async fn commit(self, revision: u64) -> Result<()> {
         let Write { catalog, tx, op, _turn, .. } = self;
+        let (ready, done) = places(op);
+        fault::place(ready);
         let committed = tx.commit().await;
         if let Err(error) = &committed {
             catalog.connections.doubt(error);
         }
         match committed {
             Ok(()) => {
+                fault::place(done);
                 catalog.saw(revision);
                 Ok(())
             }

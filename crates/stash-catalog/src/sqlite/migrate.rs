@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{ConnectOptions, Connection, Row, SqlSafeStr, SqliteConnection};
-use stash_types::{CatalogId, IdSource, Timestamp};
+use stash_types::{CatalogId, IdSource, Timestamp, fault};
 
 use super::Result;
 use super::connection::{failure, options, quietly, writer_options};
@@ -55,8 +55,10 @@ pub(super) async fn open_file(
         }
     }
     let lock = lock(path, location).await?;
+    fault::place("catalog.lock_taken");
     refuse_newer(path, location, busy).await?;
     let mut writer = connect().await?;
+    fault::place("catalog.file_made");
     let (id, revision) = migrate(&mut writer, location, now, ids).await?;
     drop(lock);
     Ok((writer, id, revision))
@@ -70,7 +72,9 @@ pub(super) async fn migrate(
     ids: &dyn IdSource,
 ) -> Result<(CatalogId, u64)> {
     apply(writer, location).await?;
+    fault::place("catalog.migrated");
     draw_identity(writer, location, now, ids).await?;
+    fault::place("catalog.identity_drawn");
     let drawn = identity(writer, location).await?;
     drawn.ok_or_else(|| determinate(location, "its identity cannot be read back".to_owned(), None))
 }

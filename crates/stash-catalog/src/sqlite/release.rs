@@ -6,7 +6,7 @@
 //! remain gapless from the released frontier to the head's upper and a reader never meets a hole. A rest
 //! keeps `seq` and id of its batch and begins at the released frontier.
 
-use stash_types::{Frontier, PartKey, SinkId};
+use stash_types::{Frontier, PartKey, SinkId, fault};
 
 use super::connection::Write;
 use super::decode::{Fields, bytes, facts_frame, int};
@@ -49,6 +49,7 @@ pub(super) async fn unlink_below(
     let released = count(write, sink, upper).await?;
     let keys = unlink_parts(write, sink, upper).await?;
     let queued = deletions::queue(write, sink, &keys, reason).await?;
+    fault::place("catalog.unlinked");
     let empty = facts_frame(&Default::default())
         .map_err(|error| Misuse::Inconsistent { what: format!("the facts of nothing: {error}") })?;
     sqlx::query(
