@@ -308,7 +308,8 @@ impl Pair {
         let drawn: Vec<_> = (0..self.draw(3)).map(|_| name(self.next_part())).collect();
         let unlink: Vec<_> = (0..self.draw(3)).map(|_| name(self.next_part())).collect();
         self.keys.extend(drawn.iter().chain(&unlink).map(|name| name.under(shard)));
-        let error = DataflowError { at: upper + self.draw(2), message: "division by zero".to_owned() };
+        let error =
+            DataflowError { at: upper.saturating_add(self.draw(2)), message: "division by zero".to_owned() };
         let (resolution, mut status) = match self.draw(10) {
             _ if end <= upper => (Resolution::Drop { unlink }, head.status.clone()),
             0..5 => {
@@ -318,7 +319,7 @@ impl Pair {
                 (Resolution::Extend { upper: head.upper, unlink }, HeadStatus::Poisoned(error))
             }
             6 if self.once_in(6) => {
-                let piece = at(error.at.max(upper + 1).min(end));
+                let piece = at(error.at.max(upper.saturating_add(1)).min(end));
                 (
                     Resolution::Accept { batch: self.batch(&head, piece, &drawn), unlink },
                     HeadStatus::Poisoned(error),
