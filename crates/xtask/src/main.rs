@@ -1,12 +1,13 @@
-//! Repository chores: `cargo xtask floors` and `cargo xtask tidy`.
+//! Repository chores: `cargo xtask floors`, `cargo xtask tidy` and `cargo xtask torture`.
 //!
-//! Both read the repository and change nothing. They also run as tests of this crate, so that the one test
+//! The first two read the repository and change nothing. They also run as tests of this crate, so that the one test
 //! command finds what they find. A chore returns its findings, one line each, all of them at once.
 
 mod documents;
 mod floors;
 mod repo;
 mod sources;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -15,7 +16,8 @@ use repo::Repo;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    match run(arguments.next().as_deref()) {
+    let chore = arguments.next();
+    match run(chore.as_deref(), arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
@@ -24,12 +26,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(chore: Option<&str>) -> Result<()> {
+fn run(chore: Option<&str>, words: impl Iterator<Item = String>) -> Result<()> {
     let findings = match chore {
         Some("floors") => floors::check(&Repo::here())?,
         Some("tidy") => tidy(&Repo::here())?,
+        Some("torture") => torture::run(&Repo::here(), words)?,
         _ => bail!(
-            "usage: cargo xtask floors   arrows between crates point down only\n       cargo xtask tidy     documents name what exists, files keep the style"
+            "usage: cargo xtask floors   arrows between crates point down only\n       cargo xtask tidy     documents name what exists, files keep the style\n       cargo xtask torture  [--ci] [--fresh SEED] [JOB...]: tries to break the promises, for hours or for minutes"
         ),
     };
     if findings.is_empty() {
