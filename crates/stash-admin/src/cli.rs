@@ -54,6 +54,10 @@ pub enum Command {
     Cat(CatArgs),
     /// Tell everything about a key: who wrote it, who owns it, what became of it.
     Explain(KeyArg),
+    /// Account for every byte below the prefix: who owns it, and what is lost. Changes nothing.
+    Audit(AuditArgs),
+    /// Plan the deletion of what nobody owns, or apply such a plan. A dry run unless --commit.
+    Sweep(SweepArgs),
     /// Check a sink, or all of them, against the store: I4, I14, I15, I17 and I22. Reads every byte.
     Verify(VerifyArgs),
     /// List the consumers of a sink, or forget one.
@@ -206,6 +210,31 @@ pub struct CatArgs {
     /// How to print: ndjson, csv or parquet.
     #[arg(long, default_value = "ndjson")]
     pub format: Format,
+}
+
+/// Arguments of `audit`.
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    /// The sink, dropped ones too; the whole prefix if absent.
+    pub sink: Option<SinkName>,
+}
+
+/// Arguments of `sweep`.
+#[derive(Debug, Args)]
+pub struct SweepArgs {
+    /// Plan only for this sink, dropped ones too; for the whole prefix if absent.
+    #[arg(conflicts_with = "commit")]
+    pub sink: Option<SinkName>,
+    /// The plan. A file that is not there yet is written; of one that is there it is said what it would do, and with
+    /// --commit it is done. If absent, a name is made up and printed.
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// Really do it: every key of the plan is judged again, and what is still nobody's is deleted.
+    #[arg(long, requires = "plan")]
+    pub commit: bool,
+    /// Stop after so many deletions; call it once more for the rest.
+    #[arg(long, default_value = "10000", value_name = "N", requires = "plan")]
+    pub max_deletes: NonZeroU64,
 }
 
 /// Arguments of `verify`.

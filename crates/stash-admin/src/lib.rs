@@ -92,6 +92,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Parts(args) => commands::parts::run(&stash, args, out).await,
         Command::Cat(args) => commands::cat::run(&stash, args, out).await,
         Command::Explain(args) => commands::explain::run(&stash, args, out).await,
+        Command::Audit(args) => commands::audit::run(&stash, args, out).await,
+        Command::Sweep(args) => commands::sweep::run(&stash, args, out).await,
         Command::Verify(args) => commands::verify::run(&stash, args, out).await,
         Command::Consumers(args) => commands::consumers::run(&stash, args, out).await,
         Command::Drop(args) => commands::drop::run(&stash, args, out).await,

@@ -7,6 +7,8 @@ use stash_chain::{ChainError, Remedy};
 use stash_part::PartError;
 use stash_types::{Description, IdError, IncarnationId, KeyError, NameError, SinkId, wire::WireError};
 
+use crate::{PlanError, Tally};
+
 /// What a call of this library gives.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -96,6 +98,20 @@ pub enum Error {
     /// A message cannot be read.
     #[error(transparent)]
     Wire(#[from] WireError),
+    /// A file cannot be used as the plan of a sweep.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// An audit's own count is wrong.
+    #[error(
+        "the audit listed {} entries of {} bytes and accounted for {} of {} bytes: report this",
+        listed.entries, listed.bytes, classed.entries, classed.bytes
+    )]
+    Unaccounted {
+        /// What the listing showed.
+        listed: Tally,
+        /// What the classes sum up to.
+        classed: Tally,
+    },
 }
 
 impl From<BatchError> for Error {
@@ -154,7 +170,8 @@ impl Error {
                 BlobError::Determinate { .. } => ErrorKind::Report,
             },
             Error::Claim(_) | Error::Part(_) => ErrorKind::FixCall,
-            Error::Wire(_) => ErrorKind::FixCall,
+            Error::Wire(_) | Error::Plan(_) => ErrorKind::FixCall,
+            Error::Unaccounted { .. } => ErrorKind::Report,
         }
     }
 }

@@ -1,16 +1,12 @@
 //! What became of a key, for people who found it in a bucket.
 
-use std::collections::BTreeMap;
-
-use futures::StreamExt;
 use serde::Serialize;
 use stash_batch::{BatchReader, verdict};
-use stash_blob::BlobEntryKind;
 use stash_catalog::{BatchRow, HistoryFilter, HistoryRow, IncarnationRow, SinkRow};
-use stash_chain::{Verdict, Why};
+use stash_chain::{Verdict, Why, invariants};
 use stash_types::{BlobKey, BlobPrefix, Frontier, PartKey, ShardId};
 
-use crate::{Error, Result, Sink, Stash, Violation};
+use crate::{Class, Error, Result, Sink, Stash, Stranger, Violation, classify::Walk};
 
 /// Who owns a key now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -147,39 +143,38 @@ impl Stash {
     /// shards this catalog does not know, and what dropped sinks left behind.
     pub async fn strays(&self) -> Result<Vec<Violation>> {
         let mut strays = Vec::new();
-        let sinks: BTreeMap<ShardId, SinkRow> =
-            self.sinks(true).await?.into_iter().map(|sink| (sink.shard, sink)).collect();
-        let mut listing = self.store().list(BlobPrefix::All);
-        while let Some(entry) = listing.next().await {
-            let (key, name) = match entry?.kind {
-                BlobEntryKind::Object(key) if Stash::is_own_object(&key) => continue,
-                BlobEntryKind::Object(key) => (key.part_key(), key.to_string()),
-                BlobEntryKind::Upload { key, token } if Stash::is_own_object(&key) => {
-                    (None, format!("upload {token} of {key}"))
+        let mut walk = Walk::open(self, BlobPrefix::All).looking_twice();
+        while let Some(chunk) = walk.next().await? {
+            for judged in chunk {
+                let sink = match judged.sink {
+                    Some(id) => Some(self.catalog().sink(id).await?),
+                    None => None,
+                };
+                // What lies in the folder of a sink that is not dropped, its own verification tells.
+                if sink.as_ref().is_some_and(|sink| sink.dropped.is_none()) {
+                    continue;
                 }
-                BlobEntryKind::Upload { key, token } => (key.part_key(), format!("upload {token} of {key}")),
-                BlobEntryKind::Foreign(name) => (None, name),
-            };
-            let shard = name.split('/').next().and_then(|folder| folder.parse().ok());
-            let what = match (key, key.map(|key| key.shard).or(shard).and_then(|shard| sinks.get(&shard))) {
-                // The sink's own verification tells these.
-                (_, Some(sink)) if sink.dropped.is_none() => continue,
-                (Some(key), Some(sink)) => {
-                    match self.catalog().key_states(sink.spec.id, &[key]).await?.first() {
-                        Some(state) if state.queued.is_some() => continue,
-                        _ => format!(
-                            "{name} is left of sink {}, which was dropped; drop it once more",
-                            sink.spec.name
-                        ),
+                let (name, sink) = (judged.name(), sink.map(|sink| sink.spec.name.to_string()));
+                let what = match (judged.class, sink) {
+                    (Class::Own | Class::Queued(_) | Class::Gone | Class::Uploading, _) => continue,
+                    (Class::Foreign(Stranger::UnknownShard), _) => {
+                        format!("{name} is of a shard this catalog does not know")
                     }
-                }
-                (None, Some(sink)) => {
-                    format!("{name} is in the folder of sink {}, which was dropped", sink.spec.name)
-                }
-                (Some(_), None) => format!("{name} is of a shard this catalog does not know"),
-                (None, None) => format!("{name} was not written by Stash"),
-            };
-            strays.push(Violation { invariant: "I17".to_owned(), what });
+                    (Class::Foreign(Stranger::NotOfStash), None) => {
+                        format!("{name} was not written by Stash")
+                    }
+                    (Class::Foreign(_), Some(sink)) => {
+                        format!("{name} is in the folder of sink {sink}, which was dropped")
+                    }
+                    (_, Some(sink)) => {
+                        format!(
+                            "{name} is left of sink {sink}, which was dropped; sweep it, or drop it once more"
+                        )
+                    }
+                    (_, None) => format!("{name} was left over"),
+                };
+                strays.push(Violation::of(invariants::Invariant::I17, what));
+            }
         }
         Ok(strays)
     }

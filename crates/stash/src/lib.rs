@@ -33,27 +33,33 @@
 //! # stash.close().await?; Ok(()) }
 //! ```
 
+mod audit;
 mod chain;
+mod classify;
 mod config;
 mod error;
 mod incarnation;
 mod inspect;
 mod open;
+mod plan;
 mod sink;
 mod subscription;
 mod sweep;
 mod system;
 mod verify;
 
+pub use audit::{AuditLine, AuditReport, AuditedSink, Lost};
 pub use chain::{Chain, Mint, Minted, Resolved};
+pub use classify::{Class, Named, Names, Stranger, Tally, Unowned};
 pub use config::StashConfig;
 pub use error::{Error, ErrorKind, Result};
 pub use incarnation::{Incarnation, Launch, Opened, ShareWriter, disarm};
 pub use inspect::{Explanation, Fate};
 pub use open::{OpenOptions, Stash};
+pub use plan::{PLAN_FORMAT, PlanError, PlanHeader, PlanReader, PlanTotals, PlanWriter, Planned};
 pub use sink::{Sink, SinkSpec};
 pub use subscription::{Delivery, Subscription, TryNext};
-pub use sweep::SweepReport;
+pub use sweep::{ApplyOptions, ApplyReport, Kept, PlanReport, SweepReport};
 pub use system::{SystemClock, SystemIds};
 pub use verify::{VerifyReport, Violation};
 
@@ -108,6 +114,13 @@ mod tests {
             let _ = subscription.acknowledge(Frontier::MIN).await;
             let _ = reader.next().await;
             let _ = sink.verify(|_| {}).await;
+            let _ = sink.sweep().await;
+            let _ = sink.stash().audit(Some(sink), |_| {}).await;
+            let _ = sink.stash().plan_sweep(None, Vec::new(), |_| {}).await;
+            let mut plan = PlanReader::new(&b""[..])?;
+            let _ = sink.stash().check_plan(&mut plan).await;
+            let options = ApplyOptions { commit: true, deletes_max: 1 };
+            let _ = sink.stash().apply_plan(&mut plan, options, |_| {}).await;
             let _ = stash.close().await;
             Ok::<(), Error>(())
         });

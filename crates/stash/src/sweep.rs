@@ -1,21 +1,28 @@
-//! The sweep of one sink's blobs: list, then ask the catalog about what was listed, then judge, then queue.
+//! The sweep: finds what nobody owns and deletes it, as a plan that is made and then applied.
 //!
-//! SUBTLE: the order is the safety. A key that is listed and then found unowned is garbage for good, since
-//! being garbage is monotone. The other way round, what was linked between the reading of the references
-//! and the listing would be deleted (case 6). Age plays no part (case 7).
+//! There is one way to delete what nobody owns. Making a plan lists the store and judges (`classify`); applying it asks the
+//! catalog about every key again, moves what is still garbage into the deletion queue, and aborts unpublished uploads.
+//! Between the two may lie a moment ([`Sink::sweep`], which runs at every opening of an incarnation, so that crashes heal
+//! without an operator) or a week in a file ([`Stash::plan_sweep`], [`Stash::apply_plan`]).
+//!
+//! - Being garbage is monotone: a plan stays valid, and what is no longer garbage never was. It is kept and reported.
+//! - A plan of another catalog, or one that names a key of a shard this catalog has no sink for, is refused whole, before
+//!   anything of it is touched.
+//! - What is queued has a row of history each, as anything that is queued.
+//! - Foreign things are reported, never deleted: no plan has a word for them.
 
-use futures::StreamExt;
+use std::io::{BufRead, Write};
+
 use serde::Serialize;
-use stash_batch::verdict;
-use stash_blob::{BlobEntry, BlobEntryKind};
+use stash_blob::{BlobEntryKind, BlobStore};
 use stash_catalog::DeletionReason;
-use stash_chain::Verdict;
-use stash_types::{BlobKey, BlobPrefix, PartKey, fault};
+use stash_types::{BlobKey, BlobPrefix, PartKey, ShardId, fault};
 
-use crate::{Result, Sink};
-
-/// Keys that the catalog is asked about at once.
-const KEYS_A_QUESTION: usize = 1000;
+use crate::{
+    Class, Names, PlanError, PlanHeader, PlanReader, PlanTotals, PlanWriter, Planned, Result, Sink, Stash,
+    Stranger, Tally,
+    classify::{ENTRIES_A_CHUNK, Judged, KnownSink, Walk, class_of, known_sinks},
+};
 
 /// What a sweep found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -32,78 +39,324 @@ pub struct SweepReport {
     pub foreign: Vec<String>,
 }
 
+/// What a plan was made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanReport {
+    /// What the listing showed.
+    pub listed: Tally,
+    /// What would be deleted.
+    pub planned: PlanTotals,
+    /// What this catalog cannot own; never deleted.
+    pub foreign: Names<Stranger>,
+}
+
+/// How a plan is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApplyOptions {
+    /// Whether anything is changed; else it is only said what would be.
+    pub commit: bool,
+    /// Objects queued and uploads aborted at most; the rest is left for another call.
+    pub deletes_max: u64,
+}
+
+/// Why something that was planned was kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kept {
+    /// A batch references it.
+    Referenced,
+    /// An open incarnation may still offer it.
+    BeingWritten,
+    /// This catalog does not know its incarnation.
+    Foreign,
+    /// It has another length than when the plan was made: keys are written once, so it is not what was planned.
+    OtherLength,
+}
+
+/// What applying a plan did, or would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApplyReport {
+    /// Objects moved into the deletion queue.
+    pub queued: Tally,
+    /// Unpublished uploads aborted.
+    pub aborted: Tally,
+    /// What is gone or queued already.
+    pub done: Tally,
+    /// What is not garbage and was kept.
+    pub kept: Names<Kept>,
+    /// What was not looked at, since enough was deleted.
+    pub left: Tally,
+}
+
 impl Sink {
     /// Finds blobs of this sink that nobody owns and queues them for deletion. Runs at every opening of an
     /// incarnation, so that crashes heal without an operator.
     pub async fn sweep(&self) -> Result<SweepReport> {
+        let stash = self.stash();
         let mut report = SweepReport::default();
-        let listing: Vec<_> = self.stash().store().list(BlobPrefix::Shard(self.shard())).collect().await;
-        let (mut objects, mut uploads) = (Vec::new(), Vec::new());
-        for entry in listing {
-            let BlobEntry { kind, len: _ } = entry?;
-            match kind {
-                BlobEntryKind::Object(key) => match key.part_key() {
-                    Some(part) => objects.push(part),
-                    None => report.foreign.push(key.to_string()),
-                },
-                BlobEntryKind::Upload { key, token } => match key.part_key() {
-                    Some(part) => uploads.push((part, key, token)),
-                    None => report.foreign.push(format!("{key} (upload {token})")),
-                },
-                BlobEntryKind::Foreign(name) => report.foreign.push(name),
+        let mut applying = Applying::new(stash, ApplyOptions { commit: true, deletes_max: u64::MAX }, false);
+        let mut walk = Walk::open(stash, BlobPrefix::Shard(self.shard()));
+        while let Some(chunk) = walk.next().await? {
+            for judged in &chunk {
+                report.listed += u64::from(matches!(judged.entry.kind, BlobEntryKind::Object(_)));
+                report.being_written +=
+                    u64::from(matches!(judged.class, Class::BeingWritten | Class::Uploading));
+                if let Class::Foreign(_) = judged.class {
+                    report.foreign.push(judged.name());
+                }
             }
+            let planned = chunk.into_iter().filter_map(planned).collect();
+            let sink = KnownSink { id: self.id(), dropped: self.row().dropped.is_some() };
+            applying.apply(sink, planned).await?;
         }
-        fault::place("stash.sweep_listed");
-        for keys in objects.chunks(KEYS_A_QUESTION) {
-            self.sweep_objects(keys, &mut report).await?;
-        }
-        for (part, key, token) in uploads {
-            self.sweep_upload(part, &key, &token, &mut report).await?;
-        }
+        report.garbage = applying.report.queued.entries;
+        report.uploads_removed = applying.report.aborted.entries;
         if report.garbage > 0 {
             tracing::info!(sink = %self.id(), garbage = report.garbage, "swept");
-            self.stash().process().wake_deleter();
+            stash.process().wake_deleter();
         }
         Ok(report)
     }
+}
 
-    async fn sweep_objects(&self, keys: &[PartKey], report: &mut SweepReport) -> Result<()> {
-        let mut garbage = Vec::new();
-        for state in self.stash().catalog().key_states(self.id(), keys).await? {
-            report.listed += 1;
-            match verdict(&state) {
-                Verdict::Garbage(_) => garbage.push(state.key),
-                Verdict::BeingWritten => report.being_written += 1,
-                Verdict::Foreign => report.foreign.push(state.key.to_string()),
-                Verdict::Referenced | Verdict::Queued => {}
+/// What a plan says of an entry; `None` for what stays.
+fn planned(judged: Judged) -> Option<Planned> {
+    let Judged { entry, sink, part, class } = judged;
+    let (Class::Garbage(reason) | Class::LeftOver(reason)) = class else { return None };
+    let token = match entry.kind {
+        BlobEntryKind::Object(_) => None,
+        BlobEntryKind::Upload { key: _, token } => Some(token),
+        BlobEntryKind::Foreign(_) => return None,
+    };
+    sink.and(part).map(|key| Planned { key, token, reason, bytes: entry.len })
+}
+
+impl Stash {
+    /// Lists one sink's folder, or the whole prefix, and writes what nobody owns into a plan. Changes nothing in store or
+    /// catalog. `progress` is told what was listed so far.
+    pub async fn plan_sweep<W: Write + Send>(
+        &self,
+        sink: Option<&Sink>,
+        out: W,
+        mut progress: impl FnMut(Tally) + Send,
+    ) -> Result<(W, PlanReport)> {
+        let scope = sink.map(Sink::shard);
+        let header = PlanHeader {
+            catalog: self.catalog_id(),
+            store: self.store().location(),
+            scope,
+            made: self.now(),
+        };
+        let mut writer = PlanWriter::new(out, &header)?;
+        let mut report = PlanReport::default();
+        let mut walk = Walk::open(self, scope.map_or(BlobPrefix::All, BlobPrefix::Shard)).looking_twice();
+        while let Some(chunk) = walk.next().await? {
+            for judged in chunk {
+                report.listed.add(judged.entry.len);
+                if let Class::Foreign(why) = judged.class {
+                    report.foreign.push(judged.name(), judged.entry.len, why);
+                }
+                if let Some(planned) = planned(judged) {
+                    writer.add(&planned)?;
+                }
+            }
+            progress(report.listed);
+        }
+        let (out, totals) = writer.finish()?;
+        report.planned = totals;
+        Ok((out, report))
+    }
+
+    /// Reads a whole plan, and refuses it if it was made for another catalog or names a shard that no sink here has.
+    pub async fn check_plan(&self, plan: &mut PlanReader<impl BufRead + Send>) -> Result<PlanTotals> {
+        let (theirs, ours) = (plan.header().catalog, self.catalog_id());
+        if theirs != ours {
+            return Err(PlanError::OtherCatalog { theirs, ours }.into());
+        }
+        let sinks = known_sinks(self).await?;
+        while let Some(planned) = plan.next_planned()? {
+            if !sinks.contains_key(&planned.key.shard) {
+                return Err(PlanError::UnknownShard { key: planned.key }.into());
             }
         }
+        Ok(plan.totals())
+    }
+
+    /// Applies a plan that [`Stash::check_plan`] found in order, or says what that would do: judges every key again,
+    /// queues what is still garbage, aborts the uploads. [`Stash::drain_deletions`] then deletes what was queued;
+    /// else the deleter comes to it. `progress` is told how much of the plan was looked at.
+    pub async fn apply_plan(
+        &self,
+        plan: &mut PlanReader<impl BufRead + Send>,
+        options: ApplyOptions,
+        mut progress: impl FnMut(Tally) + Send,
+    ) -> Result<ApplyReport> {
+        let (theirs, ours) = (plan.header().catalog, self.catalog_id());
+        if theirs != ours {
+            return Err(PlanError::OtherCatalog { theirs, ours }.into());
+        }
+        let sinks = known_sinks(self).await?;
+        let known = |key: &PartKey| -> Result<KnownSink> {
+            Ok(*sinks.get(&key.shard).ok_or(PlanError::UnknownShard { key: *key })?)
+        };
+        let mut applying = Applying::new(self, options, true);
+        let mut together: Vec<Planned> = Vec::new();
+        let one_shard =
+            |all: &[Planned], shard: ShardId| all.last().is_none_or(|last| last.key.shard == shard);
+        loop {
+            let next = plan.next_planned()?;
+            let goes_on = next
+                .as_ref()
+                .is_some_and(|next| together.len() < ENTRIES_A_CHUNK && one_shard(&together, next.key.shard));
+            if !goes_on && let Some(last) = together.last() {
+                let sink = known(&last.key)?;
+                applying.apply(sink, std::mem::take(&mut together)).await?;
+                progress(plan.totals().all());
+            }
+            match next {
+                Some(next) => together.push(next),
+                None => break,
+            }
+        }
+        if applying.report.queued.entries > 0 && options.commit {
+            tracing::info!(garbage = applying.report.queued.entries, "swept by plan");
+            self.process().wake_deleter();
+        }
+        Ok(applying.report)
+    }
+}
+
+/// A plan being applied.
+struct Applying<'a> {
+    stash: &'a Stash,
+    commit: bool,
+    /// How much may still be deleted.
+    room: u64,
+    /// Whether what was planned may be gone by now.
+    old: bool,
+    report: ApplyReport,
+}
+
+/// What became of a planned key by what is known of it now.
+enum Now {
+    Garbage,
+    Done,
+    Kept(Kept),
+}
+
+impl<'a> Applying<'a> {
+    fn new(stash: &'a Stash, options: ApplyOptions, old: bool) -> Applying<'a> {
+        let ApplyOptions { commit, deletes_max } = options;
+        Applying { stash, commit, room: deletes_max, old, report: ApplyReport::default() }
+    }
+
+    /// Applies what was planned for one sink.
+    async fn apply(&mut self, sink: KnownSink, planned: Vec<Planned>) -> Result<()> {
         fault::place("stash.sweep_judged");
-        report.garbage += self.stash().catalog().enqueue(self.id(), &garbage, DeletionReason::Swept).await?;
+        self.settle(sink, planned).await?;
         fault::place("stash.sweep_queued");
         Ok(())
     }
 
-    async fn sweep_upload(
-        &self,
-        part: PartKey,
-        key: &BlobKey,
-        token: &str,
-        report: &mut SweepReport,
-    ) -> Result<()> {
-        for state in self.stash().catalog().key_states(self.id(), &[part]).await? {
-            // An upload is judged like the key it was to become, except that nobody can own it twice: where the
-            // object itself is referenced or queued, the upload is a leftover of an earlier try.
-            match verdict(&state) {
-                Verdict::BeingWritten => report.being_written += 1,
-                Verdict::Foreign => report.foreign.push(format!("{key} (upload {token})")),
-                Verdict::Garbage(_) | Verdict::Referenced | Verdict::Queued => {
-                    self.stash().store().abort_upload(key, token).await?;
-                    report.uploads_removed += 1;
-                    fault::place("stash.upload_removed");
+    async fn settle(&mut self, sink: KnownSink, planned: Vec<Planned>) -> Result<()> {
+        if planned.is_empty() {
+            return Ok(());
+        }
+        if self.room == 0 {
+            planned.iter().for_each(|one| self.report.left.add(one.bytes));
+            return Ok(());
+        }
+        let keys: Vec<PartKey> = planned.iter().map(|one| one.key).collect();
+        let states = self.stash.catalog().key_states(sink.id, &keys).await?;
+        let mut garbage = Vec::new();
+        for (one, state) in planned.iter().zip(&states) {
+            let class = class_of((state, &sink));
+            let now = match &one.token {
+                None => self.object(one, class).await?,
+                Some(_) => upload(class),
+            };
+            match (now, &one.token) {
+                (Now::Done, _) => self.report.done.add(one.bytes),
+                (Now::Kept(why), _) => self.report.kept.push(name(one), one.bytes, why),
+                (Now::Garbage, _) if self.room == 0 => self.report.left.add(one.bytes),
+                (Now::Garbage, token) => {
+                    self.room = self.room.saturating_sub(1);
+                    match token {
+                        None => garbage.push((one.key, one.bytes)),
+                        Some(token) => self.abort(one, token).await?,
+                    }
                 }
             }
         }
+        self.queue(sink, &garbage).await
+    }
+
+    async fn object(&self, one: &Planned, class: Class) -> Result<Now> {
+        match class {
+            Class::Garbage(_) => {}
+            Class::Queued(_) => return Ok(Now::Done),
+            other => return Ok(Now::Kept(kept(other))),
+        }
+        if !self.old {
+            return Ok(Now::Garbage);
+        }
+        Ok(match self.stash.store().head(&BlobKey::from(one.key)).await? {
+            None => Now::Done,
+            Some(len) if len != one.bytes => Now::Kept(Kept::OtherLength),
+            Some(_) => Now::Garbage,
+        })
+    }
+
+    /// SUBTLE: the catalog judges each key once more under the head row, and passes over what is not garbage or is queued.
+    /// What it passes over here was queued by somebody else meanwhile: garbage stays garbage.
+    async fn queue(&mut self, sink: KnownSink, garbage: &[(PartKey, u64)]) -> Result<()> {
+        if garbage.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<PartKey> = garbage.iter().map(|(key, _)| *key).collect();
+        let all = garbage
+            .iter()
+            .fold(Tally::default(), |sum, (_, bytes)| sum.and(Tally { entries: 1, bytes: *bytes }));
+        let mut queued = all;
+        if self.commit {
+            let entries = self.stash.catalog().enqueue(sink.id, &keys, DeletionReason::Swept).await?;
+            queued.entries = entries;
+            self.report.done.entries += all.entries.saturating_sub(entries);
+        }
+        self.report.queued = self.report.queued.and(queued);
         Ok(())
+    }
+
+    async fn abort(&mut self, one: &Planned, token: &str) -> Result<()> {
+        if self.commit {
+            self.stash.store().abort_upload(&BlobKey::from(one.key), token).await?;
+            fault::place("stash.upload_removed");
+        }
+        self.report.aborted.add(one.bytes);
+        Ok(())
+    }
+}
+
+/// An upload is judged like the key it was to become, except that nobody can own it twice: where the object itself is
+/// referenced or queued, the upload is a leftover of an earlier try.
+fn upload(class: Class) -> Now {
+    match class {
+        Class::Garbage(_) | Class::Referenced | Class::Queued(_) => Now::Garbage,
+        other => Now::Kept(kept(other)),
+    }
+}
+
+fn kept(class: Class) -> Kept {
+    match class {
+        Class::Referenced => Kept::Referenced,
+        Class::BeingWritten => Kept::BeingWritten,
+        _ => Kept::Foreign,
+    }
+}
+
+fn name(one: &Planned) -> String {
+    match &one.token {
+        None => one.key.to_string(),
+        Some(token) => format!("{} (upload {token})", one.key),
     }
 }

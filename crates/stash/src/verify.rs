@@ -24,6 +24,12 @@ pub struct Violation {
     pub what: String,
 }
 
+impl Violation {
+    pub(crate) fn of(invariant: invariants::Invariant, what: impl Into<String>) -> Violation {
+        Violation { invariant: invariant.name().to_owned(), what: what.into() }
+    }
+}
+
 /// What a verification looked at and found.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct VerifyReport {

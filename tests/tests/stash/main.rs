@@ -1,5 +1,6 @@
 //! The tests of Stash as a whole, against what it promises: one binary, a module a promise.
 
+mod audit;
 mod breaking;
 mod budget;
 mod cancelling;

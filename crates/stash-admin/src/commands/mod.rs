@@ -1,5 +1,6 @@
 //! The verbs, one file each. A verb opens the stash, makes its library calls, and prints what they gave.
 
+pub mod audit;
 pub mod cat;
 pub mod chain;
 pub mod consumers;
@@ -10,4 +11,5 @@ pub mod load;
 pub mod parts;
 pub mod read;
 pub mod sinks;
+pub mod sweep;
 pub mod verify;

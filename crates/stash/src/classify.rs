@@ -1,0 +1,416 @@
+//! What each entry of a listing is: the one judge of audit, plan, sweep and verification.
+//!
+//! A [`Walk`] lists, and judges what it listed chunk by chunk; nothing but a chunk is held. Every entry gets exactly one
+//! [`Class`], whatever it is.
+//!
+//! SUBTLE: the order is the safety (I18). What the catalog says of a key is read after the key was listed. A key that is
+//! listed and then found unowned is garbage for good, since being garbage is monotone. The other way round, what was
+//! linked between the reading of the references and the listing would be deleted (case 6). Age plays no part (case 7).
+//! Sinks too are known before their first byte, so a shard that is unknown after a look that followed the listing is
+//! none of ours.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::{StreamExt, stream::BoxStream};
+use serde::{Deserialize, Serialize};
+use stash_batch::verdict;
+use stash_blob::{BlobEntry, BlobEntryKind, BlobError};
+use stash_catalog::{DeletionReason, KeyState};
+use stash_chain::{Verdict, Why};
+use stash_types::{BlobKey, BlobPrefix, PartKey, ShardId, SinkId, fault};
+
+use crate::{Result, Stash};
+
+/// Entries that are judged at once, and keys that the catalog is asked about at once.
+pub(crate) const ENTRIES_A_CHUNK: usize = 1000;
+/// Looks at single objects that are under way at once.
+const LOOKS_AT_ONCE: usize = 16;
+
+/// What an entry of a listing is; each is exactly one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// A linked batch references it.
+    Referenced,
+    /// An open incarnation wrote it, and its description is not resolved.
+    BeingWritten,
+    /// The deletion queue owns it.
+    Queued(DeletionReason),
+    /// Nobody owns it, for good: a sweep deletes it.
+    Garbage(Unowned),
+    /// It was listed and is gone since.
+    Gone,
+    /// An unpublished upload, a temp file or a multipart upload, that may still be finished.
+    Uploading,
+    /// An unpublished upload that nobody will finish: a sweep aborts it.
+    LeftOver(Unowned),
+    /// The stash's own: `stash.json`.
+    Own,
+    /// Nothing that this catalog can own; never deleted.
+    Foreign(Stranger),
+}
+
+/// Why nobody owns something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unowned {
+    /// Its incarnation is closed.
+    IncarnationClosed,
+    /// Its description is resolved, and the outcome did not keep it.
+    DescriptionResolved,
+    /// Its sink was dropped.
+    SinkDropped,
+    /// Of an upload: its key is referenced or queued already, so this is an earlier try.
+    KeySettled,
+}
+
+/// Why this catalog cannot own something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stranger {
+    /// Its name is no key of Stash.
+    NotOfStash,
+    /// No sink of this catalog has its shard.
+    UnknownShard,
+    /// Its sink has no such incarnation.
+    UnknownIncarnation,
+    /// It stands under a key that a batch references, and has another length than was accepted: it was put there from
+    /// outside.
+    OtherLength,
+}
+
+impl Class {
+    /// The class in one word, for machines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Class::Referenced => "referenced",
+            Class::BeingWritten => "being_written",
+            Class::Queued(_) => "queued",
+            Class::Garbage(_) => "garbage",
+            Class::Gone => "gone",
+            Class::Uploading => "uploading",
+            Class::LeftOver(_) => "left_over_upload",
+            Class::Own => "own",
+            Class::Foreign(_) => "foreign",
+        }
+    }
+
+    /// Why, in one word for machines, where there is more than one reason.
+    pub const fn reason(self) -> Option<&'static str> {
+        match self {
+            Class::Queued(reason) => Some(match reason {
+                DeletionReason::Dropped => "dropped",
+                DeletionReason::Trimmed => "trimmed",
+                DeletionReason::Released => "released",
+                DeletionReason::Expired => "expired",
+                DeletionReason::SinkDropped => "sink_dropped",
+                DeletionReason::Surrendered => "surrendered",
+                DeletionReason::Swept => "swept",
+            }),
+            Class::Garbage(why) | Class::LeftOver(why) => Some(why.name()),
+            Class::Foreign(why) => Some(why.name()),
+            Class::Referenced | Class::BeingWritten | Class::Gone | Class::Uploading | Class::Own => None,
+        }
+    }
+
+    /// Whether a sweep takes it.
+    pub const fn is_unowned(self) -> bool {
+        matches!(self, Class::Garbage(_) | Class::LeftOver(_))
+    }
+}
+
+impl Unowned {
+    /// In one word, for machines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unowned::IncarnationClosed => "incarnation_closed",
+            Unowned::DescriptionResolved => "description_resolved",
+            Unowned::SinkDropped => "sink_dropped",
+            Unowned::KeySettled => "key_settled",
+        }
+    }
+
+    fn of(why: Why, sink: &KnownSink) -> Unowned {
+        match why {
+            _ if sink.dropped => Unowned::SinkDropped,
+            Why::Closed => Unowned::IncarnationClosed,
+            Why::Resolved => Unowned::DescriptionResolved,
+        }
+    }
+}
+
+impl Stranger {
+    /// In one word, for machines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stranger::NotOfStash => "not_of_stash",
+            Stranger::UnknownShard => "unknown_shard",
+            Stranger::UnknownIncarnation => "unknown_incarnation",
+            Stranger::OtherLength => "other_length",
+        }
+    }
+}
+
+/// How many there are, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tally {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+impl Tally {
+    /// Counts one more of `bytes` bytes.
+    pub(crate) fn add(&mut self, bytes: u64) {
+        *self = self.and(Tally { entries: 1, bytes });
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Tally) -> Tally {
+        Tally {
+            entries: self.entries.saturating_add(other.entries),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+}
+
+/// Something by its name, and what is to be said of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Named<W> {
+    /// Its name below the prefix; of an upload, the key it was to become and its token.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// What is to be said of it.
+    pub why: W,
+}
+
+/// The first names of many, and how many there are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Names<W> {
+    /// At most [`Names::KEPT_MAX`] of them.
+    pub first: Vec<Named<W>>,
+    /// All of them.
+    pub all: Tally,
+}
+
+impl<W> Default for Names<W> {
+    fn default() -> Names<W> {
+        Names { first: Vec::new(), all: Tally::default() }
+    }
+}
+
+impl<W> Names<W> {
+    /// Names that are kept; of more only the number is.
+    pub const KEPT_MAX: usize = 10_000;
+
+    pub(crate) fn push(&mut self, name: impl Into<String>, bytes: u64, why: W) {
+        self.all.add(bytes);
+        if self.first.len() < Self::KEPT_MAX {
+            self.first.push(Named { name: name.into(), bytes, why });
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.entries == 0
+    }
+}
+
+/// A sink as a walk knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KnownSink {
+    pub(crate) id: SinkId,
+    pub(crate) dropped: bool,
+}
+
+/// An entry that was judged.
+#[derive(Clone, Debug)]
+pub(crate) struct Judged {
+    pub(crate) entry: BlobEntry,
+    /// The sink whose folder it lies in.
+    pub(crate) sink: Option<SinkId>,
+    /// The part's key that it has, or was to become.
+    pub(crate) part: Option<PartKey>,
+    pub(crate) class: Class,
+}
+
+impl Judged {
+    /// Its name below the prefix.
+    pub(crate) fn name(&self) -> String {
+        match &self.entry.kind {
+            BlobEntryKind::Object(key) => key.to_string(),
+            BlobEntryKind::Upload { key, token } => format!("{key} (upload {token})"),
+            BlobEntryKind::Foreign(name) => name.clone(),
+        }
+    }
+}
+
+/// A listing, judged as it comes.
+pub(crate) struct Walk<'a> {
+    stash: &'a Stash,
+    listing: BoxStream<'a, std::result::Result<BlobEntry, BlobError>>,
+    sinks: BTreeMap<ShardId, KnownSink>,
+    twice: bool,
+}
+
+impl<'a> Walk<'a> {
+    /// Begins to list `prefix`.
+    pub(crate) fn open(stash: &'a Stash, prefix: BlobPrefix) -> Walk<'a> {
+        Walk { stash, listing: stash.store().list(prefix), sinks: BTreeMap::new(), twice: false }
+    }
+
+    /// Looks once more at what seems to be nobody's: what others delete or finish meanwhile is gone, and no garbage.
+    #[must_use]
+    pub(crate) fn looking_twice(mut self) -> Walk<'a> {
+        self.twice = true;
+        self
+    }
+
+    /// The next entries with their classes; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Judged>>> {
+        let mut chunk = Vec::new();
+        while chunk.len() < ENTRIES_A_CHUNK
+            && let Some(entry) = self.listing.next().await
+        {
+            chunk.push(entry?);
+        }
+        fault::place("stash.sweep_listed");
+        if chunk.is_empty() {
+            return Ok(None);
+        }
+        let mut judged = self.judge(chunk).await?;
+        if self.twice {
+            look_again(self.stash, &mut judged).await?;
+        }
+        Ok(Some(judged))
+    }
+
+    /// The sinks that this walk met so far.
+    async fn sink(&mut self, shard: ShardId) -> Result<Option<KnownSink>> {
+        if !self.sinks.contains_key(&shard) {
+            self.sinks = known_sinks(self.stash).await?;
+        }
+        Ok(self.sinks.get(&shard).copied())
+    }
+
+    async fn judge(&mut self, chunk: Vec<BlobEntry>) -> Result<Vec<Judged>> {
+        let mut unknown = BTreeSet::new();
+        let mut questions: BTreeMap<SinkId, Vec<PartKey>> = BTreeMap::new();
+        for shard in chunk.iter().filter_map(shard_of).collect::<BTreeSet<_>>() {
+            if !unknown.contains(&shard) && self.sink(shard).await?.is_none() {
+                unknown.insert(shard);
+            }
+        }
+        for part in chunk.iter().filter_map(part_of).collect::<BTreeSet<_>>() {
+            if let Some(sink) = self.sinks.get(&part.shard) {
+                questions.entry(sink.id).or_default().push(part);
+            }
+        }
+        let mut states: BTreeMap<PartKey, KeyState> = BTreeMap::new();
+        for (sink, keys) in questions {
+            let answers = self.stash.catalog().key_states(sink, &keys).await?;
+            states.extend(answers.into_iter().map(|state| (state.key, state)));
+        }
+        Ok(chunk.into_iter().map(|entry| self.judged(entry, &states)).collect())
+    }
+
+    fn judged(&self, entry: BlobEntry, states: &BTreeMap<PartKey, KeyState>) -> Judged {
+        let (part, shard) = (part_of(&entry), shard_of(&entry));
+        let sink = shard.and_then(|shard| self.sinks.get(&shard));
+        let known = part.and_then(|part| states.get(&part)).zip(sink);
+        let class = match &entry.kind {
+            BlobEntryKind::Object(key) if Stash::is_own_object(key) => Class::Own,
+            // The stash is open, so its own object stands: this is an earlier try, or a rival's.
+            BlobEntryKind::Upload { key, .. } if Stash::is_own_object(key) => {
+                Class::LeftOver(Unowned::KeySettled)
+            }
+            BlobEntryKind::Foreign(_) => Class::Foreign(Stranger::NotOfStash),
+            BlobEntryKind::Object(_) | BlobEntryKind::Upload { .. } if part.is_none() => {
+                Class::Foreign(Stranger::NotOfStash)
+            }
+            BlobEntryKind::Object(_) => known.map_or(Class::Foreign(Stranger::UnknownShard), class_of),
+            BlobEntryKind::Upload { .. } => {
+                known.map_or(Class::Foreign(Stranger::UnknownShard), |known| match class_of(known) {
+                    Class::BeingWritten => Class::Uploading,
+                    Class::Garbage(why) => Class::LeftOver(why),
+                    Class::Referenced | Class::Queued(_) => Class::LeftOver(Unowned::KeySettled),
+                    other => other,
+                })
+            }
+        };
+        Judged { sink: sink.map(|sink| sink.id), part, class, entry }
+    }
+}
+
+/// The second look, at objects one by one and at uploads by the folder of their incarnation.
+async fn look_again(stash: &Stash, judged: &mut [Judged]) -> Result<()> {
+    let garbage = judged.iter().enumerate().filter(|(_, one)| matches!(one.class, Class::Garbage(_)));
+    let garbage: Vec<_> =
+        garbage.filter_map(|(at, one)| one.part.map(|part| (at, BlobKey::from(part)))).collect();
+    let looks =
+        futures::stream::iter(garbage).map(|(at, key)| async move { (at, stash.store().head(&key).await) });
+    let looks: Vec<_> = looks.buffer_unordered(LOOKS_AT_ONCE).collect().await;
+    for (at, found) in looks {
+        if found?.is_none()
+            && let Some(one) = judged.get_mut(at)
+        {
+            one.class = Class::Gone;
+        }
+    }
+    let uploads = judged.iter().filter(|one| matches!(one.class, Class::LeftOver(_)));
+    let folders: BTreeSet<_> =
+        uploads.filter_map(|one| one.part.map(|part| (part.shard, part.name.incarnation))).collect();
+    let mut still = Vec::new();
+    for (shard, incarnation) in &folders {
+        let mut listing = stash.store().list(BlobPrefix::Incarnation(*shard, *incarnation));
+        while let Some(entry) = listing.next().await {
+            let entry = entry?;
+            if matches!(entry.kind, BlobEntryKind::Upload { .. }) {
+                still.push(entry.kind);
+            }
+        }
+    }
+    for one in judged {
+        if matches!(one.class, Class::LeftOver(_)) && one.part.is_some() && !still.contains(&one.entry.kind) {
+            one.class = Class::Gone;
+        }
+    }
+    Ok(())
+}
+
+/// All sinks by their shards, dropped ones too.
+pub(crate) async fn known_sinks(stash: &Stash) -> Result<BTreeMap<ShardId, KnownSink>> {
+    let sinks = stash.sinks(true).await?.into_iter();
+    Ok(sinks.map(|row| (row.shard, KnownSink { id: row.spec.id, dropped: row.dropped.is_some() })).collect())
+}
+
+/// The class of an object by what the catalog knows of its key.
+pub(crate) fn class_of((state, sink): (&KeyState, &KnownSink)) -> Class {
+    match (verdict(state), state.queued) {
+        (Verdict::Referenced, _) => Class::Referenced,
+        (Verdict::Queued, Some(reason)) => Class::Queued(reason),
+        (Verdict::BeingWritten, _) => Class::BeingWritten,
+        (Verdict::Garbage(why), _) => Class::Garbage(Unowned::of(why, sink)),
+        // A judge that says queued of what is not is one more reason to leave it alone.
+        (Verdict::Foreign | Verdict::Queued, _) => Class::Foreign(Stranger::UnknownIncarnation),
+    }
+}
+
+fn part_of(entry: &BlobEntry) -> Option<PartKey> {
+    match &entry.kind {
+        BlobEntryKind::Object(key) | BlobEntryKind::Upload { key, .. } => key.part_key(),
+        BlobEntryKind::Foreign(_) => None,
+    }
+}
+
+/// The shard whose folder an entry lies in.
+fn shard_of(entry: &BlobEntry) -> Option<ShardId> {
+    let name = match &entry.kind {
+        BlobEntryKind::Object(key) | BlobEntryKind::Upload { key, .. } => key.as_str(),
+        BlobEntryKind::Foreign(name) => name,
+    };
+    name.split_once('/').and_then(|(folder, _)| folder.parse().ok())
+}
