@@ -8,16 +8,15 @@
 //!
 //! Nothing here sleeps to wait for a state. [`HANG`] only turns a hang into a failure.
 
-mod cancel;
 mod feed;
 mod replica;
 mod rows;
 mod world;
 
-pub use cancel::{Polled, poll_times};
 pub use feed::{Chance, Feed};
 pub use replica::{Replica, Step};
 pub use rows::{
     Content, Row, columns, content_of, delivered, delivered_until, differences, rows_in, schema, updates,
 };
+pub use stash_testkit::{Polled, poll_times};
 pub use world::{HANG, Store, World, in_time, small};

@@ -8,15 +8,12 @@
 //!
 //! Invariants: I24; the sum of all reservations never exceeds the total.
 
-use std::{
-    collections::VecDeque,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+use std::{collections::VecDeque, fmt, sync::Arc};
+
+use crate::{
+    BatchError,
+    sync::{Mutex, MutexGuard, Notify, PoisonError},
 };
-
-use tokio::sync::Notify;
-
-use crate::BatchError;
 
 /// What memory is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,7 +278,7 @@ impl Drop for Reservation {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use futures::{FutureExt, poll};
 

@@ -13,7 +13,11 @@ use stash_catalog::{Catalog, DeletionReason, IncarnationState, KeyState};
 use stash_chain::{KeyFacts, Verdict, judge};
 use stash_types::{BlobKey, PartKey, SinkId, fault};
 
-use crate::{BatchError, ledger::Ledger};
+use crate::{
+    BatchError,
+    ledger::Ledger,
+    sync::{self, AsyncMutex},
+};
 
 /// Keys a request takes at most: what the common stores allow in one bulk delete.
 const KEYS_A_REQUEST: u32 = 1000;
@@ -35,12 +39,12 @@ pub(crate) struct Deleter {
     store: Arc<dyn BlobStore>,
     catalog: Arc<dyn Catalog>,
     ledger: Arc<Ledger>,
-    pass: tokio::sync::Mutex<()>,
+    pass: AsyncMutex<()>,
 }
 
 impl Deleter {
     pub(crate) fn new(store: Arc<dyn BlobStore>, catalog: Arc<dyn Catalog>, ledger: Arc<Ledger>) -> Deleter {
-        Deleter { store, catalog, ledger, pass: tokio::sync::Mutex::new(()) }
+        Deleter { store, catalog, ledger, pass: AsyncMutex::new(()) }
     }
 
     /// Queues what was given up, then deletes until nothing is due.
@@ -127,7 +131,7 @@ impl Deleter {
                 tracing::warn!(%error, "deleter: pass failed, the queue is kept");
             }
             // The timer only bounds how long a failed delete waits; nothing is decided by it.
-            let _ = tokio::time::timeout(Duration::from_secs(1), self.ledger.wait()).await;
+            let _ = sync::timeout(Duration::from_secs(1), self.ledger.wait()).await;
         }
     }
 }

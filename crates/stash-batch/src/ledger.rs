@@ -4,13 +4,11 @@
 //! leaves when the chain references it or the deletion queue holds it. What is left when the process closes
 //! is queued for deletion, and the catalog passes over what a row references (I14, I15).
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use stash_types::{PartKey, SinkId};
-use tokio::sync::Notify;
+
+use crate::sync::{Mutex, MutexGuard, Notify, PoisonError};
 
 /// What a process is responsible for.
 #[derive(Debug, Default)]

@@ -24,9 +24,12 @@ mod owned;
 mod process;
 mod reader;
 mod run;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 mod share;
 mod shared_batch;
 mod spill;
+mod sync;
 mod upload;
 
 pub use absence::Absence;

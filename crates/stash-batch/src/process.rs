@@ -1,14 +1,6 @@
 //! What the workers of one process share, and what one process writes for one incarnation.
 
-use std::{
-    fmt,
-    future::Future,
-    num::NonZeroU32,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
-    },
-};
+use std::{fmt, future::Future, num::NonZeroU32, sync::Arc};
 
 use stash_blob::BlobStore;
 use stash_catalog::Catalog;
@@ -17,7 +9,6 @@ use stash_types::{
     Description, DisarmedShare, Frontier, IncarnationId, PartDescriptor, PartName, RunFacts, ShardId, Share,
     ShareMessage, SinkId, WorkerIndex, fault,
 };
-use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::{
     BatchConfig, BatchError, Budget, Drained, OwnedParts, SharedBatches, Traffic,
@@ -25,6 +16,11 @@ use crate::{
     ledger::Ledger,
     share::{ShareBuilder, ShareSpec},
     spill::HELD_FACTOR,
+    sync::{
+        self, JoinSet, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        oneshot,
+    },
     upload,
 };
 
@@ -72,7 +68,11 @@ impl Process {
         catalog: Arc<dyn Catalog>,
         config: BatchConfig,
     ) -> Result<Process, BatchError> {
-        let config = config.checked()?;
+        Ok(Process::over(store, catalog, config.checked()?))
+    }
+
+    /// The same with knobs that were checked.
+    pub(crate) fn over(store: Arc<dyn BlobStore>, catalog: Arc<dyn Catalog>, config: BatchConfig) -> Process {
         let ledger = Arc::new(Ledger::default());
         let deleter = Arc::new(Deleter::new(Arc::clone(&store), Arc::clone(&catalog), Arc::clone(&ledger)));
         let mut background = JoinSet::new();
@@ -92,7 +92,7 @@ impl Process {
             puts: AtomicU64::new(0),
             put_bytes: AtomicU64::new(0),
         };
-        Ok(Process { shared: Arc::new(shared) })
+        Process { shared: Arc::new(shared) }
     }
 
     /// The store.
@@ -171,14 +171,6 @@ impl Process {
         Ok(drained)
     }
 
-    /// Refuses to begin what nobody would clean up any more.
-    fn check_open(&self) -> Result<(), BatchError> {
-        if self.shared.closed.load(Ordering::Acquire) {
-            return Err(BatchError::InvalidUsage { what: "this stash was closed: open it again".to_owned() });
-        }
-        Ok(())
-    }
-
     /// Runs `work` to its end even if the caller stops waiting, and answers with its result.
     pub(crate) fn run<T: Send + 'static>(
         &self,
@@ -191,6 +183,16 @@ impl Process {
             let _ = answer.send(work.await);
         });
         receiver
+    }
+}
+
+impl Shared {
+    /// Refuses to begin what nobody would clean up any more.
+    fn check_open(&self) -> Result<(), BatchError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(BatchError::InvalidUsage { what: "this stash was closed: open it again".to_owned() });
+        }
+        Ok(())
     }
 }
 
@@ -214,7 +216,7 @@ pub(crate) async fn compute<T: Send + 'static>(
     if bytes <= IN_PLACE_BYTES_MAX {
         return Ok(work());
     }
-    tokio::task::spawn_blocking(work).await.map_err(|_| BatchError::Ended { what: "background computation" })
+    sync::spawn_blocking(work).await.map_err(|_| BatchError::Ended { what: "background computation" })
 }
 
 /// What one process is told about the incarnation it writes.
@@ -245,6 +247,7 @@ pub struct IncarnationWriter {
     spec: IncarnationSpec,
     next_n: AtomicU64,
     next_run: AtomicU32,
+    abandoned: AtomicBool,
     encoded: AtomicU64,
     unencoded: AtomicU64,
 }
@@ -266,6 +269,7 @@ impl IncarnationWriter {
             spec,
             next_n: AtomicU64::new(0),
             next_run: AtomicU32::new(0),
+            abandoned: AtomicBool::new(false),
             encoded: AtomicU64::new(0),
             unencoded: AtomicU64::new(0),
         }))
@@ -288,7 +292,7 @@ impl IncarnationWriter {
         description: Description,
         floor: Frontier,
     ) -> Result<ShareBuilder, BatchError> {
-        self.process.check_open()?;
+        self.process.shared.check_open()?;
         ShareBuilder::open(self, ShareSpec { worker, description, floor })
     }
 
@@ -343,9 +347,19 @@ impl IncarnationWriter {
         }
     }
 
-    /// Gives up what the workers of this process hold of the incarnation and has not left them yet.
+    /// Gives up what the workers of this process hold of the incarnation and has not left them yet. Shares that are
+    /// opened afterwards fail.
     pub fn abandon(&self) {
-        self.process.slots().abandon(self.spec.incarnation);
+        self.process.slots().abandon(self);
+    }
+
+    /// For the registry of slots, under its lock: no slot of the incarnation is to come.
+    pub(crate) fn set_abandoned(&self) {
+        self.abandoned.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
     }
 
     /// Bytes in memory at which an open batch is written while it grows: what becomes one full part, judged by
@@ -375,7 +389,6 @@ impl IncarnationWriter {
         description: Description,
         part: &EncodedPart,
     ) -> Result<OwnedParts, BatchError> {
-        self.process.check_open()?;
         let n = self.next_n.fetch_add(1, Ordering::Relaxed);
         let descriptor = part.descriptor(self.spec.process, n);
         let name =
@@ -388,6 +401,9 @@ impl IncarnationWriter {
         fault::place("batch.part_owned");
         let shared = Arc::clone(&self.process.shared);
         let put = self.process.run(async move {
+            // SUBTLE: asked in here, where closing waits for it or it sees that it comes too late. Asked before, the
+            // whole of a close could pass in between, and the part would land after everything was deleted.
+            shared.check_open()?;
             let attempts = shared.config.attempts_max;
             upload::put_part(&shared.store, key, &sent, attempts).await.map(|()| owned)
         });

@@ -11,14 +11,15 @@ use std::{
     sync::Arc,
 };
 
+use crate::{
+    Absence, BatchError, Process, absence, process::compute, spill::OUTPUT_ROWS, sync::JoinSet,
+    upload::retrying,
+};
 use bytes::Bytes;
 use stash_blob::{BlobError, BlobStore};
 use stash_catalog::{Catalog, PartRow};
 use stash_part::{MergeStep, PartError, PartLayout, RowSchema, RunMerge, Sorted};
 use stash_types::{BlobKey, Description, InlineRun, PartDescriptor, PartKey, ShardId, SinkId};
-use tokio::task::JoinSet;
-
-use crate::{Absence, BatchError, Process, absence, process::compute, spill::OUTPUT_ROWS, upload::retrying};
 
 /// A sorted run as it lies somewhere.
 #[derive(Clone, Debug)]

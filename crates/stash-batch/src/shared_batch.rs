@@ -14,22 +14,22 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
     panic::AssertUnwindSafe,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
 };
 
 use futures::FutureExt;
 use stash_part::{Sorted, Updates};
 use stash_types::{Description, IncarnationId, WorkerIndex};
-use tokio::sync::Notify;
 
 use crate::{
     BatchError, OwnedParts,
     budget::{Relief, Reservation},
     process::IncarnationWriter,
     spill::{self, Held},
+    sync::{
+        Mutex, MutexGuard, Notify, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 type SlotKey = (IncarnationId, Description);
@@ -45,6 +45,7 @@ pub struct SharedBatches {
 struct Registry {
     slots: BTreeMap<SlotKey, Arc<SharedBatch>>,
     next_ticket: u64,
+    closed: bool,
 }
 
 impl SharedBatches {
@@ -52,7 +53,8 @@ impl SharedBatches {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The slot of a description; the first touch creates it.
+    /// The slot of a description; the first touch creates it. Of an incarnation that was given up it is one by itself
+    /// that failed already: workers that come later would be missed by nobody, and what they hold with them (I25).
     pub(crate) fn touch(
         &self,
         writer: &Arc<IncarnationWriter>,
@@ -60,6 +62,11 @@ impl SharedBatches {
     ) -> Arc<SharedBatch> {
         let mut registry = self.registry();
         let ticket = registry.next_ticket;
+        if registry.closed || writer.is_abandoned() {
+            let slot = SharedBatch::new(Arc::clone(writer), description, ticket);
+            slot.abandon("the incarnation was closed");
+            return slot;
+        }
         let slot = registry
             .slots
             .entry((writer.spec().incarnation, description))
@@ -73,9 +80,11 @@ impl SharedBatches {
         self.registry().slots.remove(key);
     }
 
-    /// Gives up what an incarnation holds.
-    pub(crate) fn abandon(&self, incarnation: IncarnationId) {
+    /// Gives up what an incarnation holds, for good.
+    pub(crate) fn abandon(&self, writer: &IncarnationWriter) {
         let mut registry = self.registry();
+        writer.set_abandoned();
+        let incarnation = writer.spec().incarnation;
         let (gone, kept) =
             mem::take(&mut registry.slots).into_iter().partition(|((of, _), _)| *of == incarnation);
         registry.slots = kept;
@@ -84,9 +93,13 @@ impl SharedBatches {
         gone.values().for_each(|slot| slot.abandon("the incarnation was closed"));
     }
 
-    /// Gives up everything.
+    /// Gives up everything, for good.
     pub(crate) fn abandon_all(&self) {
-        let slots = mem::take(&mut self.registry().slots);
+        let slots = {
+            let mut registry = self.registry();
+            registry.closed = true;
+            mem::take(&mut registry.slots)
+        };
         slots.values().for_each(|slot| slot.abandon("the process is closing"));
     }
 
@@ -109,12 +122,11 @@ impl Relief for SharedBatches {
         if self.flushing.load(Ordering::Acquire) > 0 {
             return false;
         }
-        let oldest = {
-            let registry = self.registry();
-            let holding = registry.slots.values().filter(|slot| slot.held_bytes() > 0);
-            holding.min_by_key(|slot| slot.ticket).cloned()
-        };
-        let Some(slot) = oldest else { return false };
+        // SUBTLE: a worker that arrives as the last takes its slot out of the registry with the slot's lock in hand. So
+        // whoever has the registry's lock takes no slot's: the two would wait for each other for ever.
+        let slots: Vec<Arc<SharedBatch>> = self.registry().slots.values().cloned().collect();
+        let holding = slots.into_iter().filter(|slot| slot.held_bytes() > 0);
+        let Some(slot) = holding.min_by_key(|slot| slot.ticket) else { return false };
         if let Err(error) = slot.flush().await {
             tracing::warn!(%error, "flush under memory pressure failed");
         }

@@ -7,7 +7,7 @@ use stash_blob::{BlobError, BlobStore, PutOutcome};
 use stash_part::EncodedPart;
 use stash_types::{BlobKey, Digest, PartKey};
 
-use crate::BatchError;
+use crate::{BatchError, sync};
 
 /// Uploads `part` under `key`, which its owner has entered in the ledger before.
 pub(crate) async fn put_part(
@@ -36,7 +36,7 @@ where
         match work().await {
             Err(error) if attempt < attempts_max && worth_another_try(&error) => {
                 tracing::warn!(%key, attempt, %error, "{op} failed, trying again");
-                tokio::time::sleep(pause(attempt)).await;
+                sync::sleep(pause(attempt)).await;
                 attempt += 1;
             }
             done => return done,
