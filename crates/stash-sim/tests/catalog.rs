@@ -7,8 +7,9 @@ use bytes::Bytes;
 use stash_catalog::suite::{Setup, at, declaration};
 use stash_catalog::testing::{ManualClock, SeededIds};
 use stash_catalog::{
-    Catalog, CatalogError, CommitRequest, DeletionReason, HeadRow, HeadStatus, HistoryFilter, NewBatch,
-    OpenIncarnation, OutcomeKind, PartRow, RegisterConsumer, Resolution, SqliteCatalog, StartAt,
+    Catalog, CatalogError, CommitRequest, DeletionReason, HeadRow, HeadStatus, HistoryFilter,
+    IncarnationState, NewBatch, OpenIncarnation, OutcomeKind, PartRow, RegisterConsumer, Resolution,
+    SqliteCatalog, StartAt,
 };
 use stash_sim::catalog::ModelCatalog;
 use stash_types::{
@@ -157,7 +158,13 @@ impl Pair {
                 self.rows(&self.model, *sink).await,
                 "{doing}: sink {sink}"
             );
+            let referenced = self.model.referenced(*sink).await.expect("keys");
+            assert_eq!(self.sql.referenced(*sink).await.expect("keys"), referenced, "{doing}: sink {sink}");
         }
+        let sinks = self.model.sinks(true).await.expect("listed");
+        assert_eq!(self.sql.sinks(true).await.expect("listed"), sinks, "{doing}: sinks");
+        let queued = self.model.deletions_queued(None).await.expect("a count");
+        assert_eq!(self.sql.deletions_queued(None).await.expect("a count"), queued, "{doing}: queue");
         let (of_sql, of_model) = (history(&self.sql).await, history(&self.model).await);
         assert_eq!(of_sql, of_model, "{doing}: history");
     }
@@ -169,14 +176,11 @@ impl Pair {
             Err(_) => vec![],
         };
         vec![
-            format!("{:?}", catalog.sinks(true).await),
             format!("{:?}", catalog.chain(sink, Frontier::MIN, 1000).await),
             format!("{:?}", catalog.incarnations(sink).await),
             format!("{:?}", catalog.consumers(sink).await),
             format!("{:?}", catalog.key_states(sink, &keys).await),
-            format!("{:?}", catalog.referenced(sink).await),
             format!("{:?}", catalog.deletions_due(1000).await),
-            format!("{:?}", catalog.deletions_queued(None).await),
             format!("{:?}", catalog.revision().await),
         ]
     }
@@ -186,20 +190,25 @@ impl Pair {
         let Some(sink) = self.touched else { return self.declare().await };
         let head = self.model.head(sink).await.expect("a head");
         self.heads.push(head.clone());
+        let open = self.model.incarnations(sink).await.expect("listed");
+        let open = open.iter().any(|row| row.state == IncarnationState::Open);
+        let ended = head.status == HeadStatus::Dropped;
         match self.draw(100) {
             0..4 => self.declare().await,
-            4..6 => self.drop_sink(sink).await,
-            6..18 => self.open(head).await,
-            18..24 => self.mind_incarnations(sink).await,
-            24..56 => self.commit(head).await,
+            4 => self.drop_sink(sink).await,
+            _ if ended && !self.once_in(5) => self.declare().await,
+            5..12 => self.open(head).await,
+            12..70 if !open => self.open(head).await,
+            12..18 => self.mind_incarnations(sink).await,
+            18..56 => self.commit(head).await,
             56..60 => self.read_back(sink).await,
-            60..66 => self.register(sink).await,
-            66..68 => self.unregister(sink).await,
-            68..80 => self.acknowledge(head).await,
+            60..65 => self.register(sink).await,
+            65..67 => self.unregister(sink).await,
+            67..80 => self.acknowledge(head).await,
             80..86 => self.enqueue(sink).await,
             86..93 => self.delete().await,
-            93..96 => self.read(sink).await,
-            _ => self.clock.advance(self.draw(4_000)),
+            93..95 => self.read(sink).await,
+            _ => self.clock.advance(self.draw(2_000)),
         }
     }
 
@@ -253,21 +262,21 @@ impl Pair {
         self.ask(format!("{request:?}"), async |c| c.open_incarnation(request.clone()).await).await;
     }
 
-    /// One of the sink's own incarnations, or some other.
-    fn some_incarnation(&self, sink: SinkId) -> IncarnationId {
-        let own: Vec<_> = self.openings.iter().filter(|opening| opening.sink == sink).collect();
-        let newest: Vec<_> = own.iter().rev().take(3).collect();
+    /// Mostly an open incarnation of the sink, else a closed one, one of another sink, or none at all.
+    async fn some_incarnation(&self, sink: SinkId) -> IncarnationId {
+        let own = self.model.incarnations(sink).await.expect("listed");
+        let open: Vec<_> = own.iter().filter(|row| row.state == IncarnationState::Open).collect();
         let strange = IncarnationId::from_uuid(self.draws.ordered());
-        match self.draw(12) {
+        match self.draw(30) {
             0 => strange,
             1 => self.pick(&self.openings).map_or(strange, |opening| opening.id),
-            2 => self.pick(&own).map_or(strange, |opening| opening.id),
-            _ => self.pick(&newest).map_or(strange, |opening| opening.id),
+            2..4 => self.pick(&own).map_or(strange, |row| row.id),
+            _ => self.pick(&open).map_or(strange, |row| row.id),
         }
     }
 
     async fn mind_incarnations(&mut self, sink: SinkId) {
-        let id = self.some_incarnation(sink);
+        let id = self.some_incarnation(sink).await;
         match self.draw(4) {
             0 => drop(
                 self.ask(format!("close {id}"), async |c| c.close_incarnation(sink, id, "why").await).await,
@@ -294,7 +303,7 @@ impl Pair {
     /// A request that fits the head, unless it is bent.
     async fn commit_request(&mut self, head: HeadRow) -> CommitRequest {
         let head = if self.once_in(10) { self.pick(&self.heads).unwrap_or(head) } else { head };
-        let incarnation = self.some_incarnation(head.sink);
+        let incarnation = self.some_incarnation(head.sink).await;
         let resolved = match self.model.view(head.sink, incarnation).await {
             Ok(view) => view.incarnation.resolved,
             Err(_) => head.upper,
@@ -412,15 +421,19 @@ impl Pair {
             (_, 2) => request.status = HeadStatus::Complete,
             (_, 3) => request.expected_fence += 1,
             (_, 4) => request.expected_upper = at(upper.saturating_add(1)),
-            (_, 5) => request.commit = self.commits.last().map_or(request.commit, |before| before.commit),
+            (_, 5) => {
+                let own = |before: &&CommitRequest| before.incarnation == request.incarnation;
+                let before = self.commits.iter().rev().find(own);
+                request.commit = before.map_or(request.commit, |before| before.commit);
+            }
             (Resolution::Accept { batch, .. }, 6) => batch.lower = at(upper.saturating_add(1)),
             (Resolution::Accept { batch, .. }, 7) => batch.upper = at(upper.saturating_add(9)),
             (Resolution::Accept { batch, .. }, 8) => {
-                let ids = self.commits.iter().filter_map(|before| match &before.resolution {
+                let mut ids = self.commits.iter().filter_map(|before| match &before.resolution {
                     Resolution::Accept { batch, .. } => Some(batch.id),
                     _ => None,
                 });
-                batch.id = ids.last().unwrap_or(batch.id);
+                batch.id = ids.next_back().unwrap_or(batch.id);
             }
             (Resolution::Accept { batch, .. }, 9) => {
                 batch.parts.iter_mut().for_each(|part| part.descriptor.n += 1);
@@ -467,6 +480,9 @@ impl Pair {
         let sink = head.sink;
         let mut name = self.some_consumer();
         let consumers = self.model.consumers(sink).await.expect("listed");
+        if consumers.is_empty() && !self.once_in(8) {
+            return self.register(sink).await;
+        }
         let known = self.pick(&consumers);
         let mut session = self.pick(&self.sessions).unwrap_or(SessionId::from_uuid(self.draws.random()));
         let mut acked = head.released;
