@@ -13,15 +13,16 @@ use stash_catalog::{
 };
 use stash_chain::{
     Batch, ChainError, ChainRules, Decision, Ended, Head, Minter, Offer, Outcome, Rendering, ShareMerge,
-    Status, Take, decide, keeps,
+    Status, Take,
 };
 pub use stash_chain::{Mint, Minted};
 use stash_types::{
     CommitId, DataflowError, Description, Frontier, IncarnationId, InlineRun, PartName, RunFacts,
-    ShareMessage, fault,
+    ShareMessage,
+    fault::{self, Mutant, broken},
 };
 
-use crate::{Error, ErrorKind, Result, Sink};
+use crate::{Error, ErrorKind, Result, Sink, rules};
 
 /// Lost races and unknown outcomes in a row before an offer gives up; each lost race is another's progress.
 const ATTEMPTS_MAX: u32 = 10_000;
@@ -112,13 +113,18 @@ impl Chain {
         writer: Arc<IncarnationWriter>,
         workers: NonZeroU32,
     ) -> Chain {
-        let (rules, in_flight_max) = (sink.rules(), sink.stash().config().descriptions_in_flight_max);
+        let (mut rules, in_flight_max) = (sink.rules(), sink.stash().config().descriptions_in_flight_max);
+        // Broken, a dataflow that merely stops completes the chain: who renders later is told that all is there.
+        rules.seals |= broken(Mutant::EmptyCompletes);
         Chain {
             sink: sink.clone(),
             incarnation: row.id,
             rules,
             minter: Minter::new(rules, row.as_of, in_flight_max),
             merge: Some(ShareMerge::new(sink.id(), row.id, row.as_of, workers)),
+            #[cfg(feature = "faults")]
+            queue: sink.stash().kept().take(sink.id()),
+            #[cfg(not(feature = "faults"))]
             queue: VecDeque::new(),
             upper: floor,
             writer,
@@ -138,7 +144,10 @@ impl Chain {
     /// Chooses the next description, up to `frontier`: all updates below it have been produced by every
     /// worker. The description is to be told to all workers, and each reports a share of it.
     pub fn mint(&mut self, frontier: Frontier) -> Result<Mint> {
-        let minted = self.minter.mint(frontier, self.upper).map_err(self.sink.chain_error())?;
+        // Broken, workers leave out times that nobody has accepted yet.
+        let beyond = if broken(Mutant::FloorAbove) { 3 } else { 0 };
+        let floor = Frontier::at(self.upper.as_u64().saturating_add(beyond));
+        let minted = self.minter.mint(frontier, floor).map_err(self.sink.chain_error())?;
         if let Mint::Minted(minted) = minted {
             let description = minted.description;
             let merge = self.merge.as_mut().ok_or(ChainError::MergeEnded { description });
@@ -175,7 +184,7 @@ impl Chain {
             drop(share);
             return Err(Error::Chain { sink: self.sink.id(), source });
         };
-        let reported = match merge.report(share) {
+        let reported = match rules::report(merge, share) {
             Ok(reported) => reported,
             Err(refused) => {
                 // SUBTLE: a duplicate names parts its first copy owns. To give these up deletes nothing while the
@@ -185,7 +194,14 @@ impl Chain {
             }
         };
         reported.returned.into_iter().for_each(OwnedParts::discard);
-        self.queue.extend(reported.batches.into_iter().map(Offered::new));
+        for batch in reported.batches {
+            // Broken, what was collected of some descriptions is not offered, and the next one comes in its place.
+            if broken(Mutant::DescriptionSkipped) && batch.description.lower().as_u64() % 4 == 1 {
+                self.minter.resolved(batch.description).map_err(self.sink.chain_error())?;
+                continue;
+            }
+            self.queue.push_back(Offered::new(batch));
+        }
         fault::place("stash.share_merged");
         match reported.ended {
             None => Ok(()),
@@ -216,26 +232,34 @@ impl Chain {
     fn let_go(&mut self) {
         self.writer.abandon();
         self.merge.take().map_or_else(Vec::new, ShareMerge::close).into_iter().for_each(OwnedParts::discard);
+        #[cfg(feature = "faults")]
+        self.sink.stash().kept().keep(self.sink.id(), &mut self.queue);
         self.queue.clear();
     }
 
     /// Offers the next complete batch; `None` when none is waiting. A call that was cancelled, or failed with
     /// [`ErrorKind::Retry`], is made again for the same batch by the next one.
     pub async fn offer(&mut self) -> Result<Option<Resolved>> {
-        let Some(offered) = self.queue.front() else { return Ok(None) };
+        // Broken, the newest comes first: what it covers passes for covered before it was offered.
+        let place = if broken(Mutant::OutOfOrder) { self.queue.len().saturating_sub(1) } else { 0 };
+        let Some(offered) = self.queue.get(place) else { return Ok(None) };
         let description = offered.description;
         // SUBTLE: the batch stays in its place until its outcome is known. Taken out first, it would be lost with a
         // cancelled call, and the next one would leave a gap. If a commit landed unseen, its outcome is recorded.
         match self.resolve(offered).await {
             Ok(resolved) => {
                 fault::place("stash.offer_resolved");
-                if let Some(offered) = self.queue.pop_front() {
+                if let Some(offered) = self.queue.remove(place) {
                     offered.settle();
                 }
                 fault::place("stash.offer_settled");
                 self.sink.stash().process().wake_deleter();
                 self.upper = self.upper.max(resolved.upper);
-                self.minter.resolved(description).map_err(self.sink.chain_error())?;
+                match self.minter.resolved(description) {
+                    // Broken, it may be another incarnation's.
+                    Err(_) if broken(Mutant::QueueKept) => {}
+                    known => known.map_err(self.sink.chain_error())?,
+                }
                 Ok(Some(resolved))
             }
             Err(error) => {
@@ -256,9 +280,9 @@ impl Chain {
         let mut unknown = 0;
         for _ in 0..ATTEMPTS_MAX {
             let view = catalog.view(self.sink.id(), self.incarnation).await?;
-            let decision =
-                decide(self.rules, &head_of(&view.head), &rendering_of(&view.incarnation), &offered.offer())
-                    .map_err(self.sink.chain_error())?;
+            let (head, rendering) = (head_of(&view.head), rendering_of(&view.incarnation));
+            let decision = rules::decide(self.rules, &head, &rendering, &offered.offer())
+                .map_err(self.sink.chain_error())?;
             let Some(request) = self.request(commit, offered, &view, &decision) else {
                 return Ok(offered.resolved(decision.outcome(), view.head.upper, None));
             };
@@ -303,7 +327,9 @@ impl Chain {
         let (outcome, resolution, status) = match decision {
             Decision::Recorded(_) => return None,
             Decision::Drop { .. } => {
-                (Outcome::Dropped, Resolution::Drop { unlink: offered.names() }, head.status.clone())
+                // Broken, the covered parts stay in the store, and nobody knows them any more.
+                let unlink = if broken(Mutant::DropKeepsBlobs) { vec![] } else { offered.names() };
+                (Outcome::Dropped, Resolution::Drop { unlink }, head.status.clone())
             }
             Decision::Poison { error, .. } => (
                 Outcome::Dropped,
@@ -327,10 +353,10 @@ impl Chain {
 
     fn take(&self, offered: &Offered, take: &Take) -> Resolution {
         let (kept, unlink): (Vec<&PartRow>, Vec<&PartRow>) =
-            offered.parts.iter().partition(|part| keeps(&part.descriptor.facts, &take.piece));
+            offered.parts.iter().partition(|part| rules::keeps(&part.descriptor.facts, &take.piece));
         let unlink: Vec<PartName> = unlink.into_iter().map(|part| part.name).collect();
         let inline: Vec<InlineRun> =
-            offered.inline.iter().filter(|run| keeps(&run.facts, &take.piece)).cloned().collect();
+            offered.inline.iter().filter(|run| rules::keeps(&run.facts, &take.piece)).cloned().collect();
         if kept.is_empty() && inline.is_empty() {
             return Resolution::Extend { upper: take.upper, unlink };
         }
@@ -349,10 +375,17 @@ impl Chain {
     }
 }
 
+#[cfg(feature = "faults")]
+impl Drop for Chain {
+    fn drop(&mut self) {
+        self.sink.stash().kept().keep(self.sink.id(), &mut self.queue);
+    }
+}
+
 /// A batch on its way into the catalog. Dropped half-way, its parts are given up; those that a row references by
 /// then are the chain's.
 #[derive(Debug)]
-struct Offered {
+pub(crate) struct Offered {
     description: Description,
     floor: Frontier,
     poisoned: Option<DataflowError>,

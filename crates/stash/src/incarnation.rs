@@ -12,14 +12,14 @@ use std::{
 use arrow::array::RecordBatch;
 use stash_batch::{IncarnationSpec, IncarnationWriter, OwnedParts, ShareBuilder};
 use stash_catalog::{Cas, CatalogError, IncarnationRow, IncarnationState, OpenIncarnation};
-use stash_chain::{Grant, Minted, grant};
+use stash_chain::{Grant, Minted};
 use stash_types::{
     DataflowError, DisarmedShare, Frontier, IncarnationId, LaunchToken, ReplicaName, ShareMessage,
     WorkerIndex, fault, wire::Wire,
 };
 use tokio::task::JoinSet;
 
-use crate::{Chain, Error, Result, Sink, chain::head_of};
+use crate::{Chain, Error, Result, Sink, chain::head_of, rules};
 
 /// How often an opening is decided anew when others write the head at the same moment.
 const RACES_MAX: u32 = 1000;
@@ -114,7 +114,7 @@ impl Sink {
         let (id, lease_ms) = (self.stash().draw_incarnation(), self.lease_ms());
         for _ in 0..RACES_MAX {
             let head = catalog.head(self.id()).await?;
-            let as_of = match grant(self.rules(), &head_of(&head)) {
+            let as_of = match rules::grant(self.rules(), &head_of(&head)) {
                 Grant::Render { as_of, .. } => as_of,
                 Grant::Complete => {
                     self.clear_after(&launch.replica).await?;

@@ -42,6 +42,7 @@ mod incarnation;
 mod inspect;
 mod open;
 mod plan;
+mod rules;
 mod sink;
 mod subscription;
 mod sweep;

@@ -141,7 +141,17 @@ impl OpenOptions {
         fault::place("stash.claimed");
         let process = Process::start(store, catalog, self.config.batch.clone())?;
         let OpenOptions { url, config, clock, ids, create: _, wrap: _ } = self;
-        Ok(Stash { shared: Arc::new(Shared { url, config, process, clock, ids }) })
+        Ok(Stash {
+            shared: Arc::new(Shared {
+                url,
+                config,
+                process,
+                clock,
+                ids,
+                #[cfg(feature = "faults")]
+                kept: Default::default(),
+            }),
+        })
     }
 }
 
@@ -185,6 +195,8 @@ struct Shared {
     process: Process,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
+    #[cfg(feature = "faults")]
+    kept: crate::rules::Kept,
 }
 
 impl Stash {
@@ -220,6 +232,11 @@ impl Stash {
 
     pub(crate) fn process(&self) -> &Process {
         &self.shared.process
+    }
+
+    #[cfg(feature = "faults")]
+    pub(crate) fn kept(&self) -> &crate::rules::Kept {
+        &self.shared.kept
     }
 
     /// What this process has PUT so far.

@@ -164,7 +164,7 @@ impl Sink {
             .filter(|row| row.state == stash_catalog::IncarnationState::Open)
             .filter(|row| row.resolved == Frontier::at(row.as_of))
             .map(|row| row.as_of);
-        Ok(stash_chain::read_hold(self.rules(), &head, pending))
+        Ok(crate::rules::read_hold(self.rules(), &head, pending))
     }
 
     /// What a drop would do.

@@ -8,7 +8,10 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use stash_batch::{Absence, BatchReader, BatchSource};
 use stash_catalog::{Acknowledged, BatchRow, ConsumerRow, HeadRow, HeadStatus, RegisterConsumer, StartAt};
-use stash_types::{ConsumerName, Description, Frontier, RunFacts, SessionId, fault};
+use stash_types::{
+    ConsumerName, Description, Frontier, RunFacts, SessionId,
+    fault::{self, Mutant, broken},
+};
 
 use crate::{Error, Result, Sink};
 
@@ -110,7 +113,10 @@ impl Subscription {
                 return Err(self.absent(self.from, row.lower).await?);
             }
             let upper = if self.from < row.upper { row.upper } else { row.extent };
-            let delivery = Description::new(self.from, upper).map(|piece| Delivery {
+            // Broken, a straddler is delivered with what others delivered of its times before.
+            let whole = broken(Mutant::NoTrim) && self.from == row.lower && self.from < row.upper;
+            let from = if whole { row.offered.lower() } else { self.from };
+            let delivery = Description::new(from, upper).map(|piece| Delivery {
                 sink: self.sink.clone(),
                 piece,
                 row: row.clone(),

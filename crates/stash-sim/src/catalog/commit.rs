@@ -8,6 +8,7 @@ use stash_catalog::{
     BatchRow, Cas, CatalogError, CommitRequest, Committed, DeletionReason, HeadRow, HeadStatus,
     IncarnationState, NewBatch, OutcomeKind, Resolution, ResolvedOffer,
 };
+use stash_types::fault::{Mutant, broken};
 use stash_types::{BatchId, CommitId, Digest, Frontier, PartName, RunFacts, SinkId, Timestamp};
 
 use super::Result;
@@ -26,11 +27,15 @@ impl State {
         if held.head.status == HeadStatus::Dropped {
             return Err(CatalogError::SinkDropped { sink });
         }
-        if let IncarnationState::Closed { reason } = &offerer.row.state {
+        // Broken, whatever an older epoch had decided takes effect: the upper moves back, times are delivered twice.
+        let fenced = !broken(Mutant::NoFence);
+        if let IncarnationState::Closed { reason } = &offerer.row.state
+            && fenced
+        {
             let (incarnation, reason) = (request.incarnation, reason.clone());
             return Err(CatalogError::IncarnationClosed { sink, incarnation, reason });
         }
-        if (held.head.upper, held.head.fence) != (request.expected_upper, request.expected_fence) {
+        if (held.head.upper, held.head.fence) != (request.expected_upper, request.expected_fence) && fenced {
             return Ok(Cas::Conflict(held.head.clone()));
         }
         if held.head.status != HeadStatus::Open && moved_upper(&request.resolution).is_some() {
@@ -67,7 +72,9 @@ impl State {
             return inconsistent(format!("batch {} is in the chain already", batch.id));
         }
         let keys: Vec<_> = batch.parts.iter().map(|part| part.name.under(sink.row.shard)).collect();
-        if let Some(key) = keys.iter().find(|key| self.queue.contains_key(key)) {
+        // Broken, the sender's early delete is not noticed here either.
+        let heeds_queue = !broken(Mutant::HandOverDeletes);
+        if let Some(key) = keys.iter().find(|key| heeds_queue && self.queue.contains_key(key)) {
             return inconsistent(format!("part {key} is queued for deletion: it cannot be linked"));
         }
         let twice =
@@ -101,8 +108,13 @@ impl State {
         let committed = Committed { revision, seq, upper: held.head.upper, fence: held.head.fence };
         // I8: the resolved upper moves with the outcome.
         let offerer = held.known_mut(request.incarnation)?;
-        offerer.row.resolved = request.description.upper();
-        offerer.row.last = Some(ResolvedOffer { description: request.description, outcome: request.outcome });
+        // Broken, an offer made again after a lost reply is decided again: what was accepted is reported as dropped,
+        // what was dropped is never garbage, and the inputs keep the history of the as-of for ever.
+        if !broken(Mutant::ResolvedForgotten) {
+            offerer.row.resolved = request.description.upper();
+            offerer.row.last =
+                Some(ResolvedOffer { description: request.description, outcome: request.outcome });
+        }
         offerer.commit = Some((request.commit, committed));
         Ok(committed)
     }
@@ -240,7 +252,9 @@ fn check(request: &CommitRequest) -> Result<()> {
         if upper < *expected_upper || (upper == *expected_upper && !poisons) {
             return inconsistent(format!("the chain cannot move from {expected_upper} to {upper}"));
         }
-        if upper > description.upper() || *expected_upper < description.lower() {
+        // The wrong decisions of these two are not noticed here either.
+        let misjudged = broken(Mutant::OutOfOrder) || broken(Mutant::DescriptionSkipped);
+        if upper > description.upper() || (*expected_upper < description.lower() && !misjudged) {
             return inconsistent(format!(
                 "[{expected_upper}, {upper}) is not part of the offered {description}"
             ));
@@ -251,7 +265,9 @@ fn check(request: &CommitRequest) -> Result<()> {
         Resolution::Extend { .. } | Resolution::Drop { .. } => None,
     };
     let names = kept.into_iter().flat_map(|batch| batch.parts.iter().map(|part| &part.name));
-    if let Some(name) = names.chain(unlinked(resolution)).find(|name| name.incarnation != *incarnation) {
+    // Broken, a new incarnation offers what its closed one wrote.
+    let foreign = |name: &&PartName| name.incarnation != *incarnation && !broken(Mutant::QueueKept);
+    if let Some(name) = names.chain(unlinked(resolution)).find(foreign) {
         return inconsistent(format!("a part of {} is offered by {incarnation}", name.incarnation));
     }
     kept.map_or(Ok(()), |batch| check_batch(batch, *expected_upper))

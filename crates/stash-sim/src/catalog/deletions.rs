@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use stash_catalog::{DeletionReason, DeletionRow, IncarnationState, KeyState};
+use stash_types::fault::{Mutant, broken};
 use stash_types::{PartKey, SinkId, Timestamp};
 
 use super::Result;
@@ -40,9 +41,15 @@ impl State {
         keys: &[(PartKey, Option<u64>)],
         reason: DeletionReason,
     ) -> Result<u64> {
+        let swept = reason == DeletionReason::Swept;
+        // Broken, a sweep that judged too early, or did not heed the queue, is not stopped here either: what was
+        // linked since is deleted; what is queued waits anew, and no released row waits for it any longer.
+        let heeds_rows = !(swept && broken(Mutant::SweepReadsFirst));
+        let heeds_queue = !(swept && broken(Mutant::SweepIgnoresQueue));
         let mut queued = Vec::new();
         for (key, seq) in keys {
-            if self.sink(sink)?.reference(key).is_some() || self.queue.contains_key(key) {
+            let referenced = heeds_rows && self.sink(sink)?.reference(key).is_some();
+            if referenced || (heeds_queue && self.queue.contains_key(key)) {
                 continue;
             }
             let row = DeletionRow { key: *key, sink, reason, queued: now, attempts: 0 };

@@ -5,6 +5,7 @@
 //! remain gapless from the released frontier to the head's upper.
 
 use stash_catalog::{Acknowledged, DeletionReason};
+use stash_types::fault::{Mutant, broken};
 use stash_types::{Frontier, PartKey, RunFacts, SinkId, Timestamp};
 
 use super::Result;
@@ -38,7 +39,11 @@ impl State {
         reason: DeletionReason,
     ) -> Result<Acknowledged> {
         let released = count(self.sink(sink)?.linked().filter(|batch| is_released(batch, upper)));
-        let keys = self.unlink_parts(sink, upper)?;
+        let mut keys = self.unlink_parts(sink, upper)?;
+        // Broken, nobody knows any more of what everybody has read.
+        if reason == DeletionReason::Released && broken(Mutant::AckKeepsBlobs) {
+            keys.clear();
+        }
         let queued = self.queue_keys(now, sink, &keys, reason)?;
         for batch in self.sink_mut(sink)?.batches.values_mut().filter(|batch| batch.linked) {
             let Batch { row, kind, linked } = batch;
