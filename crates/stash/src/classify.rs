@@ -17,8 +17,13 @@ use stash_batch::verdict;
 use stash_blob::{BlobEntry, BlobEntryKind, BlobError};
 use stash_catalog::{DeletionReason, KeyState};
 use stash_chain::{Verdict, Why};
-use stash_types::{BlobKey, BlobPrefix, PartKey, ShardId, SinkId, fault};
+use stash_types::{
+    BlobKey, BlobPrefix, PartKey, ShardId, SinkId,
+    fault::{self, Mutant, broken},
+};
 
+#[cfg(feature = "faults")]
+use crate::rules;
 use crate::{Result, Stash};
 
 /// Entries that are judged at once, and keys that the catalog is asked about at once.
@@ -271,6 +276,8 @@ impl<'a> Walk<'a> {
 
     /// The next entries with their classes; `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Judged>>> {
+        #[cfg(feature = "faults")]
+        let before = rules::read_before(self.stash).await?;
         let mut chunk = Vec::new();
         while chunk.len() < ENTRIES_A_CHUNK
             && let Some(entry) = self.listing.next().await
@@ -282,6 +289,8 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         let mut judged = self.judge(chunk).await?;
+        #[cfg(feature = "faults")]
+        rules::believe(before, &mut judged);
         if self.twice {
             look_again(self.stash, &mut judged).await?;
         }
@@ -391,6 +400,10 @@ pub(crate) async fn known_sinks(stash: &Stash) -> Result<BTreeMap<ShardId, Known
 pub(crate) fn class_of((state, sink): (&KeyState, &KnownSink)) -> Class {
     match (verdict(state), state.queued) {
         (Verdict::Referenced, _) => Class::Referenced,
+        // Broken, what the queue owns is owned twice: the sweep takes it too.
+        (Verdict::Queued, Some(_)) if broken(Mutant::SweepIgnoresQueue) => {
+            Class::Garbage(Unowned::IncarnationClosed)
+        }
         (Verdict::Queued, Some(reason)) => Class::Queued(reason),
         (Verdict::BeingWritten, _) => Class::BeingWritten,
         (Verdict::Garbage(why), _) => Class::Garbage(Unowned::of(why, sink)),

@@ -14,7 +14,7 @@ use stash_types::ShareMessage;
 mod broken;
 
 #[cfg(feature = "faults")]
-pub(crate) use broken::{Kept, decide, grant, keeps, read_hold, report};
+pub(crate) use broken::{Kept, believe, decide, grant, keeps, read_before, read_hold, report};
 #[cfg(not(feature = "faults"))]
 pub(crate) use stash_chain::{decide, grant, keeps, read_hold};
 

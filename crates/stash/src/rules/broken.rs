@@ -3,16 +3,20 @@
 //! Some are kept twice: where a second check would turn the wrong answer into an honest error, that check is taken
 //! away with the rule, so that what goes wrong in the world is what the rule is there for.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use stash_batch::OwnedParts;
 use stash_chain::{ChainError, ChainRules, Decision, Grant, Head, Offer, Rendering, ShareMerge};
 use stash_types::fault::{Mutant, broken};
-use stash_types::{DataflowError, Description, Frontier, RunFacts, Share, ShareMessage, SinkId, WorkerIndex};
+use stash_types::{
+    DataflowError, Description, Frontier, PartKey, RunFacts, Share, ShareMessage, SinkId, WorkerIndex,
+};
 
 use super::Merged;
 use crate::chain::Offered;
+use crate::classify::Judged;
+use crate::{Class, Stash, Unowned};
 
 /// What becomes of an offer.
 ///
@@ -134,6 +138,32 @@ pub(crate) fn report(merge: &mut ShareMerge<OwnedParts>, mut share: ShareMessage
         }
     }
     Err(refused)
+}
+
+/// What rows reference before a sweep lists; nothing unless [`Mutant::SweepReadsFirst`] is armed.
+///
+/// Broken, a part that is put and linked between this and the listing is listed and judged by what was referenced
+/// before it was there: the sweep deletes what the chain has just accepted.
+pub(crate) async fn read_before(stash: &Stash) -> crate::Result<Option<BTreeSet<PartKey>>> {
+    if !broken(Mutant::SweepReadsFirst) {
+        return Ok(None);
+    }
+    let mut referenced = BTreeSet::new();
+    for row in stash.sinks(true).await? {
+        let keys = stash.catalog().referenced(row.spec.id).await?;
+        referenced.extend(keys.into_iter().map(|(key, _)| key));
+    }
+    Ok(Some(referenced))
+}
+
+/// Judges objects by what was referenced before they were listed.
+pub(crate) fn believe(before: Option<BTreeSet<PartKey>>, judged: &mut [Judged]) {
+    let Some(before) = before else { return };
+    for one in judged {
+        if one.class == Class::Referenced && one.part.is_some_and(|part| !before.contains(&part)) {
+            one.class = Class::Garbage(Unowned::DescriptionResolved);
+        }
+    }
 }
 
 /// More than any simulated replica has.
