@@ -10,8 +10,8 @@ use stash_types::{
 use crate::CatalogError;
 use crate::rows::{
     Acknowledged, ChainSlice, CommitRequest, Committed, ConsumerRow, Declared, DeletionReason, DeletionRow,
-    Dropped, HeadRow, HistoryFilter, HistoryRow, IncarnationRow, KeyState, NewSink, OpenIncarnation, Opened,
-    RegisterConsumer, SinkRow, View,
+    Dropped, Expired, HeadRow, HistoryFilter, HistoryRow, IncarnationRow, KeyState, NewSink, OpenIncarnation,
+    Opened, RegisterConsumer, SinkRow, View,
 };
 
 /// The answer of a compare-and-set.
@@ -56,6 +56,17 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     /// keys. Dropping again changes nothing.
     async fn drop_sink(&self, sink: SinkId, commit: bool) -> Result<Dropped>;
 
+    /// Takes what its time has come for, by the catalog's clock and by the sink's declaration, or says what that
+    /// would be: leases that ran out are closed; what only consumers still hold that were not heard for the
+    /// absent hold is let go of; and where nobody is left who holds anything, what outlived the retention goes.
+    ///
+    /// - Batches go as a prefix, oldest first, unlinked and queued as `Expired` in this one transaction (I4,
+    ///   I15); `expired` rises to where they end, `released` stays.
+    /// - Where a consumer is present nothing goes that it has not acknowledged, however old it is.
+    /// - The fence rises when anything was closed or taken (I20). Expiring again changes nothing, and neither
+    ///   does a clock that went back. A dropped sink is refused.
+    async fn expire(&self, sink: SinkId, commit: bool) -> Result<Expired>;
+
     /// The head of the sink's chain.
     async fn head(&self, sink: SinkId) -> Result<HeadRow>;
     /// Head and incarnation in one snapshot.
@@ -68,8 +79,6 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     /// Closes an incarnation; `false` when it was closed already.
     async fn close_incarnation(&self, sink: SinkId, incarnation: IncarnationId, reason: &str)
     -> Result<bool>;
-    /// Closes every incarnation of the sink whose lease ran out by the catalog's clock.
-    async fn close_expired(&self, sink: SinkId) -> Result<Vec<IncarnationId>>;
     /// All incarnations of the sink, oldest first, closed ones included.
     async fn incarnations(&self, sink: SinkId) -> Result<Vec<IncarnationRow>>;
 
@@ -83,19 +92,27 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     async fn read_back(&self, sink: SinkId, commit: CommitId) -> Result<Option<Committed>>;
     /// The linked batches whose extent is above `from`, at most `limit`, with the head, in one snapshot.
     ///
-    /// The first begins at or before `from`, or, where `from` lies below what was released, at the released
-    /// frontier; each next one begins where the one before extends to. None: `from` is the head's upper. A
-    /// released batch whose extent is not acknowledged leaves an empty row from the released frontier on.
+    /// The first begins at or before `from`, or, where `from` lies below what was released or expired, at the
+    /// later of both frontiers; each next one begins where the one before extends to. None: `from` is the head's
+    /// upper, or nothing is left above it. A released batch whose extent is not acknowledged leaves an empty row
+    /// from the released frontier on.
     async fn chain(&self, sink: SinkId, from: Frontier, limit: u32) -> Result<ChainSlice>;
 
-    /// Registers a consumer, or opens a new session of a known one.
+    /// Registers a consumer, or opens a new session of a known one. It is heard by this.
     async fn register_consumer(&self, request: RegisterConsumer) -> Result<ConsumerRow>;
+    /// The consumer is heard: it waits, or is busy with a batch. `SessionFenced` when a newer session took over,
+    /// `NoSuchConsumer` when it was forgotten: neither is ever heard again.
+    async fn renew_session(&self, sink: SinkId, consumer: &ConsumerName, session: SessionId) -> Result<()>;
     /// The sink's consumers by name.
     async fn consumers(&self, sink: SinkId) -> Result<Vec<ConsumerRow>>;
     /// Forgets a consumer: it holds nothing any longer. `false` when there was none.
     async fn unregister_consumer(&self, sink: SinkId, consumer: &ConsumerName) -> Result<bool>;
     /// Acknowledges everything below `upper`: unlinks and queues what all consumers have acknowledged, in
-    /// one transaction. Acknowledging the same upper again changes nothing.
+    /// one transaction; the consumer is heard. Acknowledging the same upper again changes nothing.
+    ///
+    /// `upper` is where the chain can be cut: the upper of a batch, or anywhere in a stretch proven empty. Below
+    /// what expired no batch is left to be cut, so anything is taken there: a consumer that was let go of while
+    /// it dealt with a batch can still say so, and learns of the gap, if there is one, from its next read.
     async fn acknowledge(
         &self,
         sink: SinkId,

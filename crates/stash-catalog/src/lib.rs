@@ -16,6 +16,7 @@ pub mod suite;
 
 mod catalog;
 mod error;
+mod expiry;
 mod rows;
 mod sqlite;
 pub mod testing;
@@ -24,8 +25,8 @@ pub use catalog::{Cas, Catalog};
 pub use error::{CatalogError, Misuse};
 pub use rows::{
     Acknowledged, BatchRow, ChainSlice, CommitRequest, Committed, ConsumerRow, Declared, DeletionReason,
-    DeletionRow, Dropped, HeadRow, HeadStatus, HistoryFilter, HistoryRow, IncarnationRow, IncarnationState,
-    KeyState, NewBatch, NewSink, OpenIncarnation, Opened, OutcomeKind, PartRow, RegisterConsumer, Resolution,
-    ResolvedOffer, SinkRow, StartAt, View,
+    DeletionRow, Dropped, Expired, HeadRow, HeadStatus, HistoryFilter, HistoryRow, IncarnationRow,
+    IncarnationState, KeyState, NewBatch, NewSink, OpenIncarnation, Opened, OutcomeKind, PartRow,
+    RegisterConsumer, Resolution, ResolvedOffer, SinkRow, StartAt, View,
 };
 pub use sqlite::SqliteCatalog;

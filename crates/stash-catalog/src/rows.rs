@@ -25,9 +25,9 @@ pub struct NewSink {
     pub up_to: Frontier,
     /// Whether an empty input frontier completes the chain.
     pub seals: bool,
-    /// Without consumers, how long batches are kept; `None` for ever.
+    /// Without consumers, how long batches are kept after they were accepted; `None` for ever, never zero.
     pub retention_ms: Option<u64>,
-    /// How long an absent consumer holds batches; `None` for ever.
+    /// How long a consumer that is not heard holds batches; `None` for ever, never zero.
     pub absent_hold_ms: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ pub struct HeadRow {
     pub sink: SinkId,
     /// `U`: everything below is accepted. The original as-of while nothing is.
     pub upper: Frontier,
-    /// Rises with every opening, closing, drop, registration and release.
+    /// Rises with every opening, closing, drop, registration, release and expiry.
     pub fence: u64,
     /// The `seq` of the next batch; gap-free from 1.
     pub next_seq: u64,
@@ -81,7 +81,9 @@ pub struct HeadRow {
     pub status: HeadStatus,
     /// Everything below was acknowledged by all consumers and unlinked. The original as-of while nothing was.
     pub released: Frontier,
-    /// Everything below was taken by retention. The original as-of while nothing was.
+    /// Everything below was taken by retention, or let go of although a consumer that stayed away had not
+    /// acknowledged it. The original as-of while nothing was. The chain begins at the later of this and
+    /// `released`.
     pub expired: Frontier,
     /// The catalog revision that last wrote the row.
     pub revision: u64,
@@ -320,6 +322,9 @@ pub enum StartAt {
     Earliest,
     /// At the chain's upper.
     Now,
+    /// Like `Earliest`, and a known consumer that stands below what expired goes on where that ends: it takes
+    /// the gap upon itself. With any other start it keeps standing there, and reads that it expired.
+    SkipExpired,
 }
 
 /// Registers a consumer or opens a new session of it.
@@ -335,6 +340,21 @@ pub struct RegisterConsumer {
     pub start: StartAt,
 }
 
+/// What the passing of time took, or would take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Expired {
+    /// Incarnations closed because their lease ran out.
+    pub closed: Vec<IncarnationId>,
+    /// Consumers that were not heard for the absent hold, by name: they hold nothing, now as before.
+    pub absent: Vec<ConsumerName>,
+    /// Batches unlinked.
+    pub batches: u64,
+    /// Keys queued for deletion.
+    pub keys: u64,
+    /// Where the chain begins afterwards.
+    pub earliest: Frontier,
+}
+
 /// A registered consumer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConsumerRow {
@@ -344,7 +364,7 @@ pub struct ConsumerRow {
     pub acked: Frontier,
     /// The session that may acknowledge.
     pub session: SessionId,
-    /// When it was last heard, by the catalog's clock.
+    /// When it was last heard, by the catalog's clock; never moves back.
     pub seen: Timestamp,
 }
 
@@ -366,7 +386,7 @@ pub enum DeletionReason {
     Trimmed,
     /// Its batch was acknowledged by all consumers.
     Released,
-    /// Retention took its batch.
+    /// Its batch outlived the retention, or only consumers that stayed away still held it.
     Expired,
     /// Its sink was dropped.
     SinkDropped,
@@ -442,7 +462,8 @@ pub struct HistoryRow {
     /// The key, where one is concerned.
     pub key: Option<PartKey>,
     /// What happened, in one word: `declared`, `opened`, `closed`, `accepted`, `trimmed`, `dropped`,
-    /// `queued`, `deleted`, `registered`, `unregistered`, `released`, `sink-dropped`, `poisoned`, `completed`.
+    /// `queued`, `deleted`, `registered`, `unregistered`, `released`, `expired`, `sink-dropped`, `poisoned`,
+    /// `completed`.
     pub event: String,
     /// The details, for people.
     pub detail: String,

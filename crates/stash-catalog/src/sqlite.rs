@@ -13,6 +13,7 @@ mod connection;
 mod consumers;
 mod decode;
 mod deletions;
+mod expire;
 mod history;
 mod incarnations;
 mod migrate;
@@ -38,8 +39,8 @@ use stash_types::{
 
 use crate::rows::{
     Acknowledged, ChainSlice, CommitRequest, Committed, ConsumerRow, Declared, DeletionReason, DeletionRow,
-    Dropped, HeadRow, HistoryFilter, HistoryRow, IncarnationRow, KeyState, NewSink, OpenIncarnation, Opened,
-    RegisterConsumer, SinkRow, View,
+    Dropped, Expired, HeadRow, HistoryFilter, HistoryRow, IncarnationRow, KeyState, NewSink, OpenIncarnation,
+    Opened, RegisterConsumer, SinkRow, View,
 };
 use crate::{Cas, Catalog, CatalogError};
 use connection::Connections;
@@ -178,6 +179,9 @@ impl Catalog for SqliteCatalog {
     async fn drop_sink(&self, sink: SinkId, commit: bool) -> Result<Dropped> {
         sinks::drop_sink(self, sink, commit).await
     }
+    async fn expire(&self, sink: SinkId, commit: bool) -> Result<Expired> {
+        expire::expire(self, sink, commit).await
+    }
     async fn head(&self, sink: SinkId) -> Result<HeadRow> {
         chain::head(self, sink).await
     }
@@ -198,9 +202,6 @@ impl Catalog for SqliteCatalog {
     ) -> Result<bool> {
         incarnations::close(self, sink, incarnation, reason).await
     }
-    async fn close_expired(&self, sink: SinkId) -> Result<Vec<IncarnationId>> {
-        incarnations::close_expired(self, sink).await
-    }
     async fn incarnations(&self, sink: SinkId) -> Result<Vec<IncarnationRow>> {
         incarnations::all(self, sink).await
     }
@@ -215,6 +216,9 @@ impl Catalog for SqliteCatalog {
     }
     async fn register_consumer(&self, request: RegisterConsumer) -> Result<ConsumerRow> {
         consumers::register(self, request).await
+    }
+    async fn renew_session(&self, sink: SinkId, consumer: &ConsumerName, session: SessionId) -> Result<()> {
+        consumers::renew(self, sink, consumer, session).await
     }
     async fn consumers(&self, sink: SinkId) -> Result<Vec<ConsumerRow>> {
         consumers::all(self, sink).await

@@ -8,6 +8,7 @@
 mod chain;
 mod consumers;
 mod deletions;
+mod expiry;
 mod histories;
 mod incarnations;
 mod races;
@@ -132,6 +133,25 @@ cases! { ($)
         rows_of_released_batches_go_with_their_keys,
         each_key_is_judged_in_the_order_asked,
         what_happened_is_recorded_and_found_by_key;
+    expiry:
+        what_outlived_the_retention_goes_as_a_prefix,
+        without_a_retention_nothing_outlives_it,
+        while_a_consumer_is_present_nothing_outlives_the_retention,
+        an_absent_consumer_lets_go_of_what_the_others_acknowledged,
+        where_all_are_absent_the_retention_decides,
+        without_an_absent_hold_nobody_is_ever_absent,
+        a_consumer_below_what_expired_stands_there_until_it_skips,
+        an_acknowledgement_below_what_expired_is_taken,
+        a_renewed_session_is_present_and_a_fenced_one_stays_fenced,
+        a_dry_expiry_tells_and_changes_nothing,
+        expiring_again_changes_nothing,
+        an_expiry_fences_what_was_decided_before,
+        a_clock_that_goes_back_lets_go_of_nothing,
+        the_chain_goes_on_behind_an_end_that_expired,
+        a_duration_of_zero_is_refused,
+        an_acknowledgement_and_an_expiry_never_lose_a_batch,
+        a_registration_and_an_expiry_never_lose_a_batch,
+        a_session_that_is_heard_at_the_same_moment_loses_nothing_or_reads_that_it_expired;
     races:
         of_eight_commits_against_one_head_exactly_one_is_done,
         an_opening_fences_a_commit_that_was_decided_before,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stash_types::{Clock, Digest, IdSource, Timestamp};
 use uuid::{Builder, Uuid};
 
-/// A clock that stands until it is moved.
+/// A clock that stands until it is moved, on or back.
 #[derive(Debug)]
 pub struct ManualClock(AtomicU64);
 
@@ -18,6 +18,11 @@ impl ManualClock {
     /// Moves it on by `millis`.
     pub fn advance(&self, millis: u64) {
         self.0.fetch_add(millis, Ordering::AcqRel);
+    }
+
+    /// Moves it back by `millis`, as a clock that is corrected is.
+    pub fn go_back(&self, millis: u64) {
+        self.0.fetch_sub(millis, Ordering::AcqRel);
     }
 }
 

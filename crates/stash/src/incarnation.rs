@@ -109,7 +109,7 @@ impl Sink {
     /// what they left, and grants the as-of to render at. Registers before the first PUT.
     pub async fn open_incarnation(&self, launch: Launch) -> Result<Opened> {
         let catalog = self.stash().catalog();
-        catalog.close_expired(self.id()).await?;
+        self.expire(true).await?;
         let token = launch.token.unwrap_or_else(|| self.stash().draw_launch());
         let (id, lease_ms) = (self.stash().draw_incarnation(), self.lease_ms());
         for _ in 0..RACES_MAX {

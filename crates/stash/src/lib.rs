@@ -74,8 +74,8 @@ pub use stash_batch::{
 pub use stash_blob::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};
 pub use stash_catalog::{
     Acknowledged, BatchRow, Catalog, CatalogError, ConsumerRow, DeletionReason, DeletionRow, Dropped,
-    HeadRow, HeadStatus, HistoryRow, IncarnationRow, IncarnationState, KeyState, Misuse, OutcomeKind,
-    PartRow, SinkRow, StartAt,
+    Expired, HeadRow, HeadStatus, HistoryRow, IncarnationRow, IncarnationState, KeyState, Misuse,
+    OutcomeKind, PartRow, SinkRow, StartAt,
 };
 pub use stash_chain::{ChainError, Outcome, invariants};
 pub use stash_part::{DIFF_COLUMN, PartError, RowSchema, TIME_COLUMN};

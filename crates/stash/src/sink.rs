@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, UInt64Array};
 use arrow::datatypes::Schema;
-use stash_catalog::{ConsumerRow, Dropped, HeadRow, IncarnationRow, SinkRow};
+use stash_catalog::{ConsumerRow, Dropped, Expired, HeadRow, IncarnationRow, SinkRow};
 use stash_chain::ChainRules;
 use stash_part::RowSchema;
 use stash_types::{ConsumerName, Frontier, ShardId, SinkId, SinkName, fault};
@@ -165,6 +165,20 @@ impl Sink {
             .filter(|row| row.resolved == Frontier::at(row.as_of))
             .map(|row| row.as_of);
         Ok(crate::rules::read_hold(self.rules(), &head, pending))
+    }
+
+    /// Takes what its time has come for, by the catalog's clock, or says what that would be: closes incarnations
+    /// whose lease ran out; lets go of batches that only consumers hold which were not heard for the sink's absent
+    /// hold; and, where no consumer is left who holds anything, of those that outlived the sink's retention.
+    ///
+    /// An opening of an incarnation does it, and so does each renewal of its lease where the sink was declared
+    /// with either duration. What was taken reads as [`crate::Absence::Expired`].
+    pub async fn expire(&self, commit: bool) -> Result<Expired> {
+        let expired = self.stash.catalog().expire(self.id(), commit).await?;
+        if commit && expired.keys > 0 {
+            self.stash.process().wake_deleter();
+        }
+        Ok(expired)
     }
 
     /// What a drop would do.

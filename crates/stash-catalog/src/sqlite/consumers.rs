@@ -3,7 +3,7 @@
 use stash_types::{ConsumerName, Frontier, SessionId, SinkId};
 
 use super::connection::Write;
-use super::decode::{Fields, bytes};
+use super::decode::{Fields, bytes, int};
 use super::{Result, SqliteCatalog, release};
 use crate::rows::{Acknowledged, ConsumerRow, HeadRow, RegisterConsumer, StartAt};
 use crate::{CatalogError, Misuse};
@@ -38,25 +38,29 @@ pub(super) async fn register(catalog: &SqliteCatalog, request: RegisterConsumer)
     let mut held = catalog.writer(OP).await?;
     let mut write = catalog.write(OP, &mut held).await?;
     let head = write.take_live_head(sink, 1).await?;
-    let acked = match find(&mut write, sink, &consumer).await? {
+    let known = find(&mut write, sink, &consumer).await?;
+    let acked = match &known {
+        Some(known) if start == StartAt::SkipExpired => known.acked.max(head.expired),
         Some(known) => known.acked,
         None => start_at(&mut write, &head, &consumer, start).await?,
     };
+    // A clock that goes back makes nobody look absent.
+    let seen = known.map_or(write.now, |known| known.seen.max(write.now));
     sqlx::query(
         "INSERT INTO consumers (sink, name, acked, session, seen) VALUES (?, ?, ?, ?, ?)
-         ON CONFLICT (sink, name) DO UPDATE SET session = excluded.session, seen = excluded.seen",
+         ON CONFLICT (sink, name) DO UPDATE
+            SET acked = excluded.acked, session = excluded.session, seen = excluded.seen",
     )
     .bind(sink.to_string())
     .bind(consumer.as_str())
     .bind(bytes(acked))
     .bind(session.to_string())
-    .bind(write.at())
+    .bind(int(seen.0))
     .execute(&mut *write.tx)
     .await
     .map_err(|error| write.failed(error))?;
     write.record(sink, None, "registered", &format!("{consumer} at {acked}, session {session}")).await?;
     let revision = write.stamp(sink).await?;
-    let seen = write.now;
     write.commit(revision).await?;
     Ok(ConsumerRow { name: consumer, acked, session, seen })
 }
@@ -70,7 +74,7 @@ async fn start_at(
     let earliest = head.released.max(head.expired);
     match start {
         StartAt::Now => Ok(head.upper),
-        StartAt::Earliest => Ok(earliest),
+        StartAt::Earliest | StartAt::SkipExpired => Ok(earliest),
         StartAt::Beginning => {
             let as_of = as_of(write, head.sink).await?;
             match earliest > as_of {
@@ -79,6 +83,48 @@ async fn start_at(
             }
         }
     }
+}
+
+/// The consumer in this transaction, if `session` may still speak for it.
+async fn in_session(
+    write: &mut Write<'_>,
+    sink: SinkId,
+    consumer: &ConsumerName,
+    session: SessionId,
+) -> Result<ConsumerRow> {
+    match find(write, sink, consumer).await? {
+        None => Err(Misuse::NoSuchConsumer { sink, consumer: consumer.clone() }.into()),
+        Some(known) if known.session != session => {
+            Err(CatalogError::SessionFenced { sink, consumer: consumer.clone() })
+        }
+        Some(known) => Ok(known),
+    }
+}
+
+/// Notes that the consumer was heard. Its absence is judged under the head row, so that it is heard either
+/// before or after what an expiry takes, and never meanwhile.
+pub(super) async fn renew(
+    catalog: &SqliteCatalog,
+    sink: SinkId,
+    consumer: &ConsumerName,
+    session: SessionId,
+) -> Result<()> {
+    const OP: &str = "renew session";
+    let mut held = catalog.writer(OP).await?;
+    let mut write = catalog.write(OP, &mut held).await?;
+    write.take_live_head(sink, 0).await?;
+    if in_session(&mut write, sink, consumer, session).await?.seen >= write.now {
+        return Ok(());
+    }
+    sqlx::query("UPDATE consumers SET seen = ? WHERE sink = ? AND name = ?")
+        .bind(write.at())
+        .bind(sink.to_string())
+        .bind(consumer.as_str())
+        .execute(&mut *write.tx)
+        .await
+        .map_err(|error| write.failed(error))?;
+    let revision = write.stamp(sink).await?;
+    write.commit(revision).await
 }
 
 /// The sink's consumers by name.
@@ -133,12 +179,7 @@ pub(super) async fn acknowledge(
     let mut held = catalog.writer(OP).await?;
     let mut write = catalog.write(OP, &mut held).await?;
     let head = write.take_live_head(sink, 0).await?;
-    let Some(known) = find(&mut write, sink, consumer).await? else {
-        return Err(Misuse::NoSuchConsumer { sink, consumer: consumer.clone() }.into());
-    };
-    if known.session != session {
-        return Err(CatalogError::SessionFenced { sink, consumer: consumer.clone() });
-    }
+    let known = in_session(&mut write, sink, consumer, session).await?;
     if upper == known.acked {
         return Ok(Acknowledged { released: 0, queued: 0 });
     }
@@ -153,7 +194,7 @@ pub(super) async fn acknowledge(
     }
     sqlx::query("UPDATE consumers SET acked = ?, seen = ? WHERE sink = ? AND name = ?")
         .bind(bytes(upper))
-        .bind(write.at())
+        .bind(int(known.seen.max(write.now).0))
         .bind(sink.to_string())
         .bind(consumer.as_str())
         .execute(&mut *write.tx)
@@ -167,12 +208,16 @@ pub(super) async fn acknowledge(
 
 /// Whether the chain can be cut at `upper` without cutting a batch: it is the upper of a batch, or lies where
 /// the chain is proven empty, which is anywhere up to a row's extent, and anywhere in a row without updates.
+/// Below what expired there is no batch to be cut.
 ///
 /// SUBTLE: a row's extent grows while a consumer still reads it. What it was told at the time must stay
 /// acknowledgeable, so the rule is about the range and not about the extent of this moment.
 async fn is_boundary(write: &mut Write<'_>, head: &HeadRow, upper: Frontier) -> Result<bool> {
     if upper >= head.upper {
         return Ok(upper == head.upper);
+    }
+    if upper <= head.expired {
+        return Ok(true);
     }
     let row = sqlx::query(
         "SELECT seq, lower, upper, kind FROM batches WHERE sink = ? AND linked = 1 AND extent >= ?

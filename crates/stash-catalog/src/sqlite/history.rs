@@ -1,6 +1,6 @@
 //! What happened, for people: written in the transaction that makes it true, and bounded.
 
-use stash_types::{IncarnationId, PartKey, SinkId};
+use stash_types::{Frontier, IncarnationId, PartKey, SinkId};
 
 use super::connection::Write;
 use super::decode::Fields;
@@ -63,6 +63,39 @@ impl Write<'_> {
         .map_err(|error| self.failed(error))?;
         let count = i64::try_from(keys.len()).unwrap_or(i64::MAX);
         self.prune(written.last_insert_rowid(), count).await
+    }
+
+    /// Records one event for each linked batch whose updates lie below `upper`; a rest was recorded when it was
+    /// a batch.
+    pub(super) async fn record_batches(
+        &mut self,
+        sink: SinkId,
+        upper: Frontier,
+        event: &'static str,
+    ) -> Result<()> {
+        let rows = sqlx::query(
+            "SELECT seq, incarnation, lower, upper, accepted FROM batches
+             WHERE sink = ?1 AND linked = 1 AND upper <= ?2
+               AND (kind = 'updates' OR (kind = 'empty' AND extent <= ?2)) ORDER BY extent",
+        )
+        .bind(sink.to_string())
+        .bind(super::decode::bytes(upper))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(|error| self.failed(error))?;
+        for row in &rows {
+            let fields = Fields::new(&self.catalog.location, "batches", row);
+            let detail = format!(
+                "#{} [{}, {}), accepted at {} ms",
+                fields.u64("seq")?,
+                fields.frontier("lower")?,
+                fields.frontier("upper")?,
+                fields.u64("accepted")?
+            );
+            let incarnation = fields.parse("incarnation")?;
+            self.record(sink, Some(incarnation), event, &detail).await?;
+        }
+        Ok(())
     }
 
     /// Forgets the oldest rows after `count` were written, up to number `last`.

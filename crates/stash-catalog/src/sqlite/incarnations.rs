@@ -233,27 +233,12 @@ pub(super) async fn close(
     Ok(true)
 }
 
-/// Closes every incarnation whose lease ran out.
-pub(super) async fn close_expired(catalog: &SqliteCatalog, sink: SinkId) -> Result<Vec<IncarnationId>> {
-    const OP: &str = "close expired incarnations";
-    let mut held = catalog.writer(OP).await?;
-    let mut write = catalog.write(OP, &mut held).await?;
-    write.take_head(sink, 1).await?;
-    let closed = close_where(&mut write, sink, "its lease ran out", Which::Expired).await?;
-    if closed.is_empty() {
-        return Ok(closed);
-    }
-    let revision = write.stamp(sink).await?;
-    write.commit(revision).await?;
-    Ok(closed)
-}
-
 /// Which of a sink's open incarnations to close.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Which<'a> {
     One(IncarnationId),
     OfReplica(&'a str),
-    Expired,
+    RanOut,
     Open,
 }
 
@@ -267,7 +252,7 @@ pub(super) async fn close_where(
     let (id, replica, before) = match which {
         Which::One(id) => (Some(id.to_string()), None, None),
         Which::OfReplica(replica) => (None, Some(replica), None),
-        Which::Expired => (None, None, Some(write.at())),
+        Which::RanOut => (None, None, Some(write.at())),
         Which::Open => (None, None, None),
     };
     let rows = sqlx::query(

@@ -1,5 +1,5 @@
 //! Unlinking: what all consumers have acknowledged leaves the chain, and its keys enter the deletion queue,
-//! in one transaction.
+//! in one transaction. What expires leaves it the same way.
 //!
 //! A batch is released when its `upper` is acknowledged, although the chain may be proven empty beyond it: its
 //! extent. Whatever of that is not acknowledged stays as an empty row, the *rest*, so that the linked rows

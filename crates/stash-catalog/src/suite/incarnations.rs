@@ -117,14 +117,14 @@ pub(super) async fn a_lease_that_ran_out_is_closed_and_a_renewed_one_is_not(setu
     let world = World::new(&setup).await;
     let (a, b) = (world.open("a").await.id, world.open("b").await.id);
     setup.clock.advance(9_999);
-    assert_eq!(setup.catalog.close_expired(world.sink).await.expect("looked"), []);
+    assert_eq!(setup.catalog.expire(world.sink, true).await.expect("looked").closed, []);
     setup.catalog.renew_lease(world.sink, b, 10_000).await.expect("renewed");
     setup.clock.advance(1);
-    assert_eq!(setup.other.close_expired(world.sink).await.expect("closed"), [a]);
+    assert_eq!(setup.other.expire(world.sink, true).await.expect("closed").closed, [a]);
     let refused = setup.catalog.renew_lease(world.sink, a, 10_000).await;
     assert!(matches!(refused, Err(CatalogError::IncarnationClosed { incarnation, .. }) if incarnation == a));
     let until = setup.catalog.view(world.sink, b).await.expect("a view").incarnation.lease_until;
     setup.clock.advance(9_998);
-    assert_eq!(setup.catalog.close_expired(world.sink).await.expect("looked"), []);
+    assert_eq!(setup.catalog.expire(world.sink, true).await.expect("looked").closed, []);
     assert_eq!(until.0, stash_types::Clock::now(&*setup.clock).0 + 1);
 }

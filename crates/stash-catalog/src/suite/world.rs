@@ -55,7 +55,12 @@ pub struct World {
 impl World {
     /// Declares the sink.
     pub async fn new(setup: &Setup) -> World {
-        let declared = setup.catalog.declare_sink(declaration(setup, "orders")).await.expect("declared");
+        World::of(setup, declaration(setup, "orders")).await
+    }
+
+    /// Declares this sink.
+    pub async fn of(setup: &Setup, spec: NewSink) -> World {
+        let declared = setup.catalog.declare_sink(spec).await.expect("declared");
         World { setup: setup.clone(), sink: declared.sink.spec.id, shard: declared.sink.shard }
     }
 
