@@ -18,6 +18,7 @@ mod chain;
 mod commit;
 mod consumers;
 mod deletions;
+mod expire;
 mod history;
 mod incarnations;
 mod release;
@@ -31,8 +32,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use stash_catalog::{
     Acknowledged, Cas, Catalog, CatalogError, ChainSlice, CommitRequest, Committed, ConsumerRow, Declared,
-    DeletionReason, DeletionRow, Dropped, HeadRow, HistoryFilter, HistoryRow, IncarnationRow, KeyState,
-    NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
+    DeletionReason, DeletionRow, Dropped, Expired, HeadRow, HistoryFilter, HistoryRow, IncarnationRow,
+    KeyState, NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
 };
 use stash_types::{
     CatalogId, Clock, CommitId, ConsumerName, Frontier, IdSource, IncarnationId, PartKey, SessionId, SinkId,
@@ -151,6 +152,12 @@ impl Catalog for ModelCatalog {
             false => self.state("drop sink, dry run")?.would_drop(sink),
         }
     }
+    async fn expire(&self, sink: SinkId, commit: bool) -> Result<Expired> {
+        match commit {
+            true => self.write("expire", |state, now| state.expire(now, sink)),
+            false => self.state("expire, dry run")?.would_expire(self.shared.clock.now(), sink),
+        }
+    }
     async fn head(&self, sink: SinkId) -> Result<HeadRow> {
         Ok(self.state("head")?.sink(sink)?.head.clone())
     }
@@ -171,9 +178,6 @@ impl Catalog for ModelCatalog {
     ) -> Result<bool> {
         self.write("close incarnation", |state, now| state.close_incarnation(now, sink, incarnation, reason))
     }
-    async fn close_expired(&self, sink: SinkId) -> Result<Vec<IncarnationId>> {
-        self.write("close expired incarnations", |state, now| state.close_expired(now, sink))
-    }
     async fn incarnations(&self, sink: SinkId) -> Result<Vec<IncarnationRow>> {
         self.state("incarnations")?.all_incarnations(sink)
     }
@@ -188,6 +192,9 @@ impl Catalog for ModelCatalog {
     }
     async fn register_consumer(&self, request: RegisterConsumer) -> Result<ConsumerRow> {
         self.write("register consumer", |state, now| state.register(now, request))
+    }
+    async fn renew_session(&self, sink: SinkId, consumer: &ConsumerName, session: SessionId) -> Result<()> {
+        self.write("renew session", |state, now| state.renew_session(now, sink, consumer, session))
     }
     async fn consumers(&self, sink: SinkId) -> Result<Vec<ConsumerRow>> {
         Ok(self.state("consumers")?.sink(sink)?.consumers.values().cloned().collect())

@@ -57,6 +57,7 @@ const STEPS: u64 = 60;
 
 #[tokio::test]
 async fn agree_on_random_requests() {
+    let mut expired = 0;
     for seed in 0..SEQUENCES {
         let mut pair = Pair::new(seed).await;
         for step in 0..STEPS {
@@ -65,7 +66,9 @@ async fn agree_on_random_requests() {
             pair.compare_touched(&doing).await;
         }
         pair.compare_all(&format!("seed {seed}, at the end")).await;
+        expired += pair.expired;
     }
+    assert!(expired > SEQUENCES / 4, "only {expired} batches expired: the draws are off");
 }
 
 /// Two catalogs that are asked the same, and what was seen of them.
@@ -87,6 +90,8 @@ struct Pair {
     sessions: Vec<SessionId>,
     keys: Vec<PartKey>,
     parts: u64,
+    /// Batches that expired: a run in which none did compares nothing of it.
+    expired: u64,
 }
 
 impl Pair {
@@ -112,6 +117,7 @@ impl Pair {
             sessions: vec![],
             keys: vec![],
             parts: 0,
+            expired: 0,
         }
     }
 
@@ -200,7 +206,8 @@ impl Pair {
             5..12 => self.open(head).await,
             12..70 if !open => self.open(head).await,
             12..18 => self.mind_incarnations(sink).await,
-            18..56 => self.commit(head).await,
+            18..53 => self.commit(head).await,
+            53..56 => self.expire(sink).await,
             56..60 => self.read_back(sink).await,
             60..65 => self.register(sink).await,
             65..67 => self.unregister(sink).await,
@@ -208,6 +215,7 @@ impl Pair {
             80..86 => self.enqueue(sink).await,
             86..93 => self.delete().await,
             93..95 => self.read(sink).await,
+            _ if self.once_in(8) => self.clock.go_back(self.draw(4_000)),
             _ => self.clock.advance(self.draw(2_000)),
         }
     }
@@ -217,7 +225,13 @@ impl Pair {
         let ids = Arc::new(SeededIds::new(self.seed + 2_000_000 + self.draw(1_000_000)));
         let (catalog, other) = (Arc::new(self.model.clone()), Arc::new(self.model.clone()));
         let mut spec = declaration(&Setup { catalog, other, clock: Arc::clone(&self.clock), ids }, name);
-        match self.draw(12) {
+        (spec.retention_ms, spec.absent_hold_ms) = match name {
+            "orders" => (None, Some(400)),
+            "items" => (Some(600), Some(500)),
+            _ => (Some(300), None),
+        };
+        match self.draw(13) {
+            12 => spec.absent_hold_ms = Some(0),
             0 => spec.as_of = 3,
             1 => spec.seals = true,
             2 => (spec.as_of, spec.up_to) = (5, at(5)),
@@ -281,7 +295,7 @@ impl Pair {
             0 => drop(
                 self.ask(format!("close {id}"), async |c| c.close_incarnation(sink, id, "why").await).await,
             ),
-            1 => drop(self.ask("close expired".to_owned(), async |c| c.close_expired(sink).await).await),
+            1 => self.expire(sink).await,
             2 => drop(self.ask(format!("view {id}"), async |c| c.view(sink, id).await).await),
             _ => {
                 let lease = self.draw(5_000);
@@ -465,10 +479,18 @@ impl Pair {
     async fn register(&mut self, sink: SinkId) {
         let session = SessionId::from_uuid(self.draws.random());
         self.sessions.push(session);
-        let start = [StartAt::Beginning, StartAt::Earliest, StartAt::Now]
-            [usize::try_from(self.draw(3)).expect("a place")];
+        let start = [StartAt::Beginning, StartAt::Earliest, StartAt::Now, StartAt::SkipExpired]
+            [usize::try_from(self.draw(4)).expect("a place")];
         let request = RegisterConsumer { sink, consumer: self.some_consumer(), session, start };
         self.ask(format!("{request:?}"), async |c| c.register_consumer(request.clone()).await).await;
+    }
+
+    async fn expire(&mut self, sink: SinkId) {
+        self.clock.advance(self.draw(1_000));
+        let dry = self.ask("expire, dry".to_owned(), async |c| c.expire(sink, false).await).await;
+        let done = self.ask("expire".to_owned(), async |c| c.expire(sink, true).await).await;
+        assert_eq!(dry, done, "seed {}: a dry run tells what is done", self.seed);
+        self.expired += done.map_or(0, |done| done.batches);
     }
 
     async fn unregister(&mut self, sink: SinkId) {
@@ -488,6 +510,10 @@ impl Pair {
         let mut acked = head.released;
         if let Some(known) = known.filter(|_| !self.once_in(8)) {
             (name, session, acked) = (known.name, known.session, known.acked);
+        }
+        if self.once_in(3) {
+            self.ask(format!("renew {name}"), async |c| c.renew_session(sink, &name, session).await).await;
+            return;
         }
         let batches = self.model.chain(sink, acked, 3).await.expect("a slice").batches;
         let upper = match (self.pick(&batches), self.draw(6)) {

@@ -11,16 +11,38 @@ impl State {
     pub(super) fn register(&mut self, now: Timestamp, request: RegisterConsumer) -> Result<ConsumerRow> {
         let RegisterConsumer { sink, consumer, session, start } = request;
         let held = self.live_sink(sink)?;
-        let acked = match held.consumers.get(&consumer) {
+        let known = held.consumers.get(&consumer);
+        let acked = match known {
+            Some(known) if start == StartAt::SkipExpired => known.acked.max(held.head.expired),
             Some(known) => known.acked,
             None => start_at(held, &consumer, start)?,
         };
-        let row = ConsumerRow { name: consumer.clone(), acked, session, seen: now };
+        // A clock that goes back makes nobody look absent.
+        let seen = known.map_or(now, |known| known.seen.max(now));
+        let row = ConsumerRow { name: consumer.clone(), acked, session, seen };
         self.sink_mut(sink)?.consumers.insert(consumer.clone(), row.clone());
         self.raise_fence(sink)?;
         self.record(now, sink, None, "registered", format!("{consumer} at {acked}, session {session}"));
         self.stamp(sink)?;
         Ok(row)
+    }
+
+    /// Notes that the consumer was heard.
+    pub(super) fn renew_session(
+        &mut self,
+        now: Timestamp,
+        sink: SinkId,
+        consumer: &ConsumerName,
+        session: SessionId,
+    ) -> Result<()> {
+        if self.live_sink(sink)?.in_session(consumer, session)?.seen >= now {
+            return Ok(());
+        }
+        if let Some(known) = self.sink_mut(sink)?.consumers.get_mut(consumer) {
+            known.seen = now;
+        }
+        self.stamp(sink)?;
+        Ok(())
     }
 
     /// Forgets a consumer, and releases what only it held. The last one leaving releases nothing.
@@ -50,12 +72,7 @@ impl State {
         upper: Frontier,
     ) -> Result<Acknowledged> {
         let held = self.live_sink(sink)?;
-        let Some(known) = held.consumers.get(consumer) else {
-            return Err(Misuse::NoSuchConsumer { sink, consumer: consumer.clone() }.into());
-        };
-        if known.session != session {
-            return Err(CatalogError::SessionFenced { sink, consumer: consumer.clone() });
-        }
+        let known = held.in_session(consumer, session)?;
         if upper == known.acked {
             return Ok(Acknowledged { released: 0, queued: 0 });
         }
@@ -66,11 +83,25 @@ impl State {
             );
         }
         if let Some(known) = self.sink_mut(sink)?.consumers.get_mut(consumer) {
-            (known.acked, known.seen) = (upper, now);
+            (known.acked, known.seen) = (upper, known.seen.max(now));
         }
         let done = self.release(now, sink)?;
         self.stamp(sink)?;
         Ok(done)
+    }
+}
+
+impl Sink {
+    /// The consumer, if `session` may still speak for it.
+    fn in_session(&self, consumer: &ConsumerName, session: SessionId) -> Result<&ConsumerRow> {
+        let sink = self.head.sink;
+        match self.consumers.get(consumer) {
+            None => Err(Misuse::NoSuchConsumer { sink, consumer: consumer.clone() }.into()),
+            Some(known) if known.session != session => {
+                Err(CatalogError::SessionFenced { sink, consumer: consumer.clone() })
+            }
+            Some(known) => Ok(known),
+        }
     }
 }
 
@@ -79,7 +110,7 @@ fn start_at(sink: &Sink, consumer: &ConsumerName, start: StartAt) -> Result<Fron
     let as_of = Frontier::at(sink.row.spec.as_of);
     match start {
         StartAt::Now => Ok(sink.head.upper),
-        StartAt::Earliest => Ok(earliest),
+        StartAt::Earliest | StartAt::SkipExpired => Ok(earliest),
         StartAt::Beginning if earliest > as_of => {
             Err(Misuse::BeginningGone { consumer: consumer.clone(), earliest }.into())
         }
@@ -89,9 +120,13 @@ fn start_at(sink: &Sink, consumer: &ConsumerName, start: StartAt) -> Result<Fron
 
 /// Whether the chain can be cut at `upper` without cutting a batch: it is the upper of a batch, or lies where
 /// the chain is proven empty, which is anywhere up to a row's extent, and anywhere in a row without updates.
+/// Below what expired there is no batch to be cut.
 fn is_boundary(sink: &Sink, upper: Frontier) -> bool {
     if upper >= sink.head.upper {
         return upper == sink.head.upper;
+    }
+    if upper <= sink.head.expired {
+        return true;
     }
     let row = sink.linked().find(|batch| batch.row.extent >= upper);
     row.is_some_and(|batch| match batch.kind {

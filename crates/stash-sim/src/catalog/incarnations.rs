@@ -33,7 +33,7 @@ impl Incarnation {
 pub(super) enum Which<'a> {
     One(IncarnationId),
     OfReplica(&'a ReplicaName),
-    Expired,
+    RanOut,
     Open,
 }
 
@@ -42,7 +42,7 @@ impl Which<'_> {
         match self {
             Which::One(id) => row.id == id,
             Which::OfReplica(replica) => row.replica == *replica,
-            Which::Expired => row.lease_until <= now,
+            Which::RanOut => row.lease_until <= now,
             Which::Open => true,
         }
     }
@@ -144,30 +144,10 @@ impl State {
         if !self.sink(sink)?.known(id)?.is_open() {
             return Ok(false);
         }
-        self.close_and_fence(now, sink, reason, Which::One(id))?;
-        Ok(true)
-    }
-
-    /// Closes every incarnation whose lease ran out.
-    pub(super) fn close_expired(&mut self, now: Timestamp, sink: SinkId) -> Result<Vec<IncarnationId>> {
-        let expired = |one: &Incarnation| one.is_open() && Which::Expired.names(&one.row, now);
-        match self.sink(sink)?.incarnations.iter().any(expired) {
-            true => self.close_and_fence(now, sink, "its lease ran out", Which::Expired),
-            false => Ok(Vec::new()),
-        }
-    }
-
-    fn close_and_fence(
-        &mut self,
-        now: Timestamp,
-        sink: SinkId,
-        reason: &str,
-        which: Which<'_>,
-    ) -> Result<Vec<IncarnationId>> {
         self.raise_fence(sink)?;
-        let closed = self.close_where(now, sink, reason, which)?;
+        self.close_where(now, sink, reason, Which::One(id))?;
         self.stamp(sink)?;
-        Ok(closed)
+        Ok(true)
     }
 
     /// Closes open incarnations of a sink; the caller raises the fence. Returns them in order of their ids.

@@ -83,7 +83,7 @@ impl State {
 
 /// Whether a batch counts as released: one with updates when its upper is passed, an empty one when its extent
 /// is. A rest was counted when it was a batch.
-fn is_released(batch: &Batch, upper: Frontier) -> bool {
+pub(super) fn is_released(batch: &Batch, upper: Frontier) -> bool {
     match batch.kind {
         Kind::Updates => batch.row.upper <= upper,
         Kind::Empty => batch.row.extent <= upper,

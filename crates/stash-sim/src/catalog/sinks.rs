@@ -118,6 +118,14 @@ fn check(sink: &NewSink) -> Result<()> {
             sink.name, sink.up_to, sink.as_of
         ));
     }
+    for (what, ms) in [("retention", sink.retention_ms), ("absent hold", sink.absent_hold_ms)] {
+        if ms == Some(0) {
+            return inconsistent(format!(
+                "the {what} of sink {} is zero: leave it out to say for ever",
+                sink.name
+            ));
+        }
+    }
     if [sink.retention_ms, sink.absent_hold_ms].into_iter().flatten().any(|ms| i64::try_from(ms).is_err()) {
         return inconsistent("a duration above 2^63 milliseconds: leave it out to say for ever".to_owned());
     }
