@@ -24,7 +24,7 @@ use stash_types::{DataflowError, Description, Frontier, RunFacts};
 use crate::{ChainError, ChainRules};
 
 /// Whether a chain can still move.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
     /// It takes batches.
     Open,
@@ -39,7 +39,7 @@ pub enum Status {
 /// The head row of a chain.
 ///
 /// - `Complete` iff `upper` is empty, unless dropped; `Poisoned` has `upper` at its error's time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Head {
     /// `U`: up to where batches were accepted; the original as-of while nothing was.
     pub upper: Frontier,
@@ -55,7 +55,7 @@ impl Head {
 }
 
 /// What the catalog knows of an incarnation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rendering {
     /// The as-of it was granted: the lower of its first description.
     pub as_of: u64,
@@ -93,7 +93,7 @@ pub struct Offer {
 }
 
 /// What became of an offered batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Accepted from its lower on.
     Accepted,

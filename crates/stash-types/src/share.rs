@@ -21,7 +21,7 @@ impl fmt::Display for WorkerIndex {
 }
 
 /// An update of the error collection: the dataflow's result is undefined from `at` on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DataflowError {
     /// The time of the error.
     pub at: u64,
