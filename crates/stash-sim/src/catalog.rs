@@ -1,6 +1,6 @@
 //! The model catalog: [`Catalog`] over plain maps in memory, for the simulator.
 //!
-//! It is also a reference of what the SQL of `stash-catalog` does: every operation is a method of [`State`] that
+//! It is also a reference of what the SQL of `stash-catalog` does: every operation is a method of `State` that
 //! takes the moment and the request, and gives the answer. One file per noun below holds them. Terms are those
 //! of the catalog's rows.
 //!

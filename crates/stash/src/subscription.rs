@@ -113,13 +113,16 @@ impl Subscription {
                 return Err(self.absent(self.from, row.lower).await?);
             }
             let upper = if self.from < row.upper { row.upper } else { row.extent };
-            // Broken, a straddler is delivered with what others delivered of its times before.
-            let whole = broken(Mutant::NoTrim) && self.from == row.lower && self.from < row.upper;
-            let from = if whole { row.offered.lower() } else { self.from };
+            let (mut from, mut whole) = (self.from, row.clone());
+            // Broken, a straddler is delivered with the times that others delivered before.
+            if broken(Mutant::NoTrim) && from == row.lower && from < row.upper {
+                whole.lower = row.offered.lower();
+                from = whole.lower;
+            }
             let delivery = Description::new(from, upper).map(|piece| Delivery {
                 sink: self.sink.clone(),
                 piece,
-                row: row.clone(),
+                row: whole,
             });
             if upper >= row.extent {
                 self.rows.pop_front();
