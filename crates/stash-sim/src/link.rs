@@ -51,11 +51,11 @@ impl CatalogLink {
         let location = self.location();
         match self.world.carry(&self.life, call, "", effect).await {
             Carried::Done(answer) => answer,
-            Carried::Unknown if write => {
+            Carried::Unknown | Carried::Late if write => {
                 let what = "the simulated catalog did not answer".to_owned();
                 Err(CatalogError::Indeterminate { location, op, what, source: None })
             }
-            Carried::Refused | Carried::Unknown => {
+            Carried::Refused | Carried::Unknown | Carried::Late => {
                 let what = "the simulated catalog refused".to_owned();
                 Err(CatalogError::Determinate { location, op, what, retry: true, source: None })
             }

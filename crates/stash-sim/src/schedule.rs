@@ -145,7 +145,7 @@ impl Schedule {
             consumers: consumers(&mut chance),
             rates: rates(&mut chance, orderly),
             call_ms: chance.pick(3, &[8, 20]),
-            death_ms: if orderly { 0 } else { chance.between(1500, 5000) },
+            death_ms: if orderly { 0 } else { chance.between(1000, 3000) },
             outages: chance.per_mille(500),
             clock_jumps: chance.per_mille(400),
         };
@@ -200,7 +200,7 @@ fn consumers(chance: &mut Chance) -> Vec<ConsumerShape> {
 }
 
 fn rates(chance: &mut Chance, orderly: bool) -> Rates {
-    let rate = chance.pick(10, &[20, 40]);
+    let rate = chance.pick(15, &[25, 45]);
     Rates {
         refused: rate,
         lost_request: rate,

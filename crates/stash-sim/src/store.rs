@@ -96,7 +96,6 @@ pub(crate) struct StoreLink {
 
 /// An upload that is on its way. Left behind by a dead process, it stays.
 struct Upload {
-    world: Arc<World>,
     key: BlobKey,
     token: u64,
 }
@@ -127,7 +126,7 @@ impl StoreLink {
         let effect = async move { read(&lock(&world.store.state)) };
         match self.world.carry(&self.life, Call::Store(op), short(key), effect).await {
             Carried::Done(answer) => answer,
-            Carried::Refused | Carried::Unknown => Err(self.refused(op, key)),
+            Carried::Refused | Carried::Unknown | Carried::Late => Err(self.refused(op, key)),
         }
     }
 }
@@ -186,17 +185,22 @@ impl BlobStore for StoreLink {
         let bytes: Bytes = chunks.concat().into();
         self.world.watch.put(&self.world, self.life.name(), key);
         let token = self.world.store.begin_upload(key, count(bytes.len()));
-        let upload = Upload { world: Arc::clone(&self.world), key: key.clone(), token };
+        let upload = Upload { key: key.clone(), token };
         let (world, who) = (Arc::clone(&self.world), self.life.name().to_owned());
         let effect = async move {
             let landed = land(&world, &who, &upload, bytes);
             world.say(&who, format!("put {} {landed:?}", short(&upload.key)));
             landed
         };
-        match self.world.carry(&self.life, Call::Put, short(key), effect).await {
+        let carried = self.world.carry(&self.life, Call::Put, short(key), effect).await;
+        if !matches!(carried, Carried::Late) {
+            // Who lives clears away what its PUT left. The upload of a dead one stays, and so does one on its way.
+            self.world.store.end_upload(key, token);
+        }
+        match carried {
             Carried::Done(Landed::Created) => Ok(PutOutcome::Created),
             Carried::Done(Landed::Exists) => Ok(PutOutcome::Exists),
-            Carried::Done(Landed::Aborted) | Carried::Unknown => Err(self.unknown("put", key)),
+            Carried::Done(Landed::Aborted) | Carried::Unknown | Carried::Late => Err(self.unknown("put", key)),
             Carried::Refused => Err(self.refused("put", key)),
         }
     }
@@ -256,7 +260,7 @@ impl BlobStore for StoreLink {
                 })
                 .collect(),
             Carried::Refused => self.all_fail(keys, |key| self.refused("delete", key)),
-            Carried::Unknown => self.all_fail(keys, |key| self.unknown("delete", key)),
+            Carried::Unknown | Carried::Late => self.all_fail(keys, |key| self.unknown("delete", key)),
         }
     }
 
@@ -271,7 +275,7 @@ impl BlobStore for StoreLink {
         match self.world.carry(&self.life, Call::Store("abort upload"), short(key), effect).await {
             Carried::Done(()) => Ok(()),
             Carried::Refused => Err(self.refused("abort upload", key)),
-            Carried::Unknown => Err(self.unknown("abort upload", key)),
+            Carried::Unknown | Carried::Late => Err(self.unknown("abort upload", key)),
         }
     }
 
@@ -284,7 +288,7 @@ impl BlobStore for StoreLink {
                     self.world.watch.listed(life.name(), &entries);
                     entries.into_iter().map(Ok).collect()
                 }
-                Carried::Refused | Carried::Unknown => vec![Err(self.refused("list", prefix))],
+                Carried::Refused | Carried::Unknown | Carried::Late => vec![Err(self.refused("list", prefix))],
             }
         };
         stream::once(listing).flat_map(stream::iter).boxed()

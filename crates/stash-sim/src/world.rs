@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use stash_catalog::Catalog;
+use stash_catalog::{Catalog, IncarnationState};
 use stash_catalog::testing::SeededIds;
-use stash_chain::invariants::{Checked, Violation};
-use stash_types::Clock;
-use tokio::sync::{Notify, oneshot};
+use stash_chain::invariants::{Checked, Invariant, Violation, ensure};
+use stash_types::{Clock, Frontier, IncarnationId};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::catalog::ModelCatalog;
@@ -78,6 +78,8 @@ pub(crate) enum Carried<T> {
     Refused,
     /// Nobody knows.
     Unknown,
+    /// Nobody knows, and it is still on its way.
+    Late,
 }
 
 /// What kind of call it is.
@@ -114,6 +116,32 @@ pub(crate) struct World {
     ended: Notify,
     tasks: Mutex<JoinSet<()>>,
     processes: AtomicU64,
+    phase: watch::Sender<Phase>,
+    lives: Mutex<Vec<Weak<Life>>>,
+    inputs: Mutex<BTreeMap<usize, Inputs>>,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Things go wrong.
+    Chaos,
+    /// Nothing goes wrong any more; the chain comes to its end.
+    Healed,
+    /// Writers end; consumers have read all.
+    Stopping,
+    /// Consumers acknowledge all.
+    Releasing,
+    /// All end.
+    Over,
+}
+
+/// What became of the inputs of a sink.
+#[derive(Clone, Copy, Debug, Default)]
+struct Inputs {
+    /// Below this they forgot their history.
+    compacted: u64,
+    going_away: bool,
 }
 
 impl fmt::Debug for World {
@@ -158,7 +186,66 @@ impl World {
             ended: Notify::new(),
             tasks: Mutex::default(),
             processes: AtomicU64::new(0),
+            phase: watch::Sender::new(Phase::Chaos),
+            lives: Mutex::default(),
+            inputs: Mutex::default(),
         }
+    }
+
+    /// How far the run is.
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Goes on to the next phase.
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.say("world", format!("{phase:?}"));
+        self.phase.send_replace(phase);
+    }
+
+    /// Returns once the run is that far.
+    pub(crate) async fn reaches(&self, phase: Phase) {
+        let mut phases = self.phase.subscribe();
+        let _ = phases.wait_for(|now| *now >= phase).await;
+    }
+
+    /// A process lives.
+    pub(crate) fn born(&self, life: &Arc<Life>) {
+        lock(&self.lives).push(Arc::downgrade(life));
+    }
+
+    /// Whoever stands still goes on.
+    pub(crate) fn wake_all(&self) {
+        let lives: Vec<_> = lock(&self.lives).iter().filter_map(Weak::upgrade).collect();
+        lives.iter().for_each(|life| life.go_on());
+    }
+
+    /// Below which time the inputs of a sink forgot their history.
+    pub(crate) fn compacted(&self, sink: usize) -> Frontier {
+        Frontier::at(lock(&self.inputs).get(&sink).map_or(0, |inputs| inputs.compacted))
+    }
+
+    /// The inputs of a sink forget what lies below the hold.
+    pub(crate) fn compact(&self, sink: usize, hold: Frontier) {
+        lock(&self.inputs).entry(sink).or_default().compacted = hold.as_u64();
+    }
+
+    /// Whether the dataflow said that the sink is going away.
+    pub(crate) fn is_going_away(&self, sink: usize) -> bool {
+        lock(&self.inputs).get(&sink).is_some_and(|inputs| inputs.going_away)
+    }
+
+    /// The dataflow says that the sink is going away.
+    pub(crate) fn go_away(&self, sink: usize) {
+        lock(&self.inputs).entry(sink).or_default().going_away = true;
+    }
+
+    /// Whether an incarnation is open and none of its batches is resolved.
+    pub(crate) async fn is_pending(&self, sink: usize, incarnation: IncarnationId) -> bool {
+        let Some((id, _)) = self.watch.sinks().into_iter().find(|(_, place)| *place == sink) else { return false };
+        let Ok(view) = self.truth.view(id, incarnation).await else { return false };
+        let row = view.incarnation;
+        row.state == IncarnationState::Open && row.resolved == Frontier::at(row.as_of)
     }
 
     /// A stream of choices.
@@ -237,6 +324,12 @@ impl World {
             lock(&self.violation).get_or_insert(violation);
             self.ended.notify_waiters();
         }
+    }
+
+    /// A task ended otherwise than by itself.
+    pub(crate) fn panicked(&self, actor: &str, panicked: bool) {
+        let checked = ensure(!panicked, Invariant::I24, || "a panic escaped".to_owned());
+        self.check(actor, checked);
     }
 
     /// Whether something was violated.
@@ -354,7 +447,7 @@ impl World {
                     effect.await;
                 });
                 pause(before_ms + after_ms).await;
-                Carried::Unknown
+                Carried::Late
             }
             FateKind::Done | FateKind::LostReply => {
                 let done = if survives {
