@@ -39,9 +39,9 @@ use stash_types::{
     CatalogId, Clock, CommitId, ConsumerName, Frontier, IdSource, IncarnationId, PartKey, SessionId, SinkId,
     SinkName, Timestamp,
 };
-use tokio::sync::watch;
-
 use state::State;
+
+use crate::signal::Signal;
 
 type Result<T> = std::result::Result<T, CatalogError>;
 
@@ -57,7 +57,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     /// The state's revision, for who waits for it.
-    revision: watch::Sender<u64>,
+    revision: Signal<u64>,
 }
 
 /// An in-memory catalog without SQL. A clone is another handle on the same rows.
@@ -78,7 +78,7 @@ impl ModelCatalog {
     pub fn new(clock: Arc<dyn Clock>, ids: Arc<dyn IdSource>) -> ModelCatalog {
         let id = CatalogId::from_uuid(ids.random());
         let shared =
-            Shared { id, clock, state: Mutex::new(State::new(id, ids)), revision: watch::Sender::new(0) };
+            Shared { id, clock, state: Mutex::new(State::new(id, ids)), revision: Signal::new(0) };
         ModelCatalog { shared: Arc::new(shared), closed: AtomicBool::new(false) }
     }
 
@@ -106,11 +106,7 @@ impl ModelCatalog {
         let answer = operation(&mut state, self.shared.clock.now());
         let revision = state.revision;
         drop(state);
-        self.shared.revision.send_if_modified(|known| {
-            let raised = revision > *known;
-            *known = revision.max(*known);
-            raised
-        });
+        self.shared.revision.turn(|known| known.max(revision));
         answer
     }
 }
@@ -128,8 +124,7 @@ impl Catalog for ModelCatalog {
         Ok(self.state("revision")?.revision)
     }
     async fn changed(&self, seen: u64, patience: Duration) -> Result<u64> {
-        let mut watched = self.shared.revision.subscribe();
-        let above = watched.wait_for(|revision| *revision > seen);
+        let above = self.shared.revision.until(|revision| revision > seen);
         // Whether it was woken or ran out of patience, the answer is the revision as it is now.
         drop(tokio::time::timeout(patience.min(PATIENCE_MAX), above).await);
         Ok(self.state("changed")?.revision)

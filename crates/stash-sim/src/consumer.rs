@@ -28,6 +28,8 @@ pub(crate) struct Consumer {
     pub(crate) shape: ConsumerShape,
     pub(crate) config: StashConfig,
     pub(crate) kept: Arc<Mutex<Kept>>,
+    /// What any session of it tried to acknowledge.
+    pub(crate) tried: Arc<Mutex<Frontier0>>,
 }
 
 /// What a consumer keeps over its deaths.
@@ -37,8 +39,6 @@ pub(crate) struct Kept {
     pub(crate) begun: Option<Frontier>,
     /// What it acknowledged for certain.
     pub(crate) acked: Frontier0,
-    /// What it tried to acknowledge.
-    attempted: Frontier0,
     /// What was delivered up to what it acknowledged.
     content: Content,
     /// Where it stands.
@@ -182,11 +182,12 @@ impl Consumer {
             let mut kept = lock(&self.kept);
             if kept.begun.is_none() {
                 (kept.begun, kept.acked.0, kept.position.0) = (Some(begun), begun, begun);
-                kept.attempted.0 = begun;
+                let mut tried = lock(&self.tried);
+                tried.0 = tried.0.max(begun);
             }
             // A ghost keeps nothing of what others acknowledged.
             self.world.check(who, i13_monotone("where a consumer goes on", [kept.acked.0, begun]));
-            let tried = kept.attempted.0.max(kept.acked.0);
+            let tried = lock(&self.tried).0.max(kept.acked.0);
             self.world.check(who, ensure(begun <= tried, Invariant::I13, || {
                 format!("{} goes on at {begun}, and acknowledged at most {tried}", self.name)
             }));
@@ -294,8 +295,8 @@ impl Consumer {
         pending: &mut Vec<(Frontier, Content)>,
     ) -> Result<(), Error> {
         {
-            let mut kept = lock(&self.kept);
-            kept.attempted.0 = kept.attempted.0.max(upper);
+            let mut tried = lock(&self.tried);
+            tried.0 = tried.0.max(upper);
         }
         match subscription.acknowledge(upper).await {
             Ok(_) => {}

@@ -33,6 +33,7 @@ mod rendering;
 mod replica;
 mod run;
 mod schedule;
+mod signal;
 mod sink;
 mod source;
 mod store;

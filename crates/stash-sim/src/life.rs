@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::watch;
+use crate::signal::Signal;
 
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Life {
     name: String,
-    state: watch::Sender<State>,
+    state: Signal<State>,
     /// It dies at this call of a handle, counted down; 0 for never.
     doom: AtomicU64,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Life {
 impl Life {
     /// A process that runs.
     pub(crate) fn new(name: impl Into<String>) -> Life {
-        Life { name: name.into(), state: watch::Sender::new(State::Runs), doom: AtomicU64::new(0) }
+        Life { name: name.into(), state: Signal::new(State::Runs), doom: AtomicU64::new(0) }
     }
 
     /// Its name, for the history.
@@ -39,7 +39,7 @@ impl Life {
 
     /// Whether it is dead.
     pub(crate) fn is_dead(&self) -> bool {
-        *self.state.borrow() == State::Dead
+        self.state.get() == State::Dead
     }
 
     /// Lets it die at its `calls`-th call from now on.
@@ -49,7 +49,7 @@ impl Life {
 
     /// Kills it, for good.
     pub(crate) fn die(&self) {
-        self.state.send_replace(State::Dead);
+        self.state.turn(|_| State::Dead);
     }
 
     /// Makes it stand still, unless it is dead.
@@ -63,13 +63,7 @@ impl Life {
     }
 
     fn turn(&self, into: State) {
-        self.state.send_if_modified(|state| {
-            let turns = *state != State::Dead && *state != into;
-            if turns {
-                *state = into;
-            }
-            turns
-        });
+        self.state.turn(|state| if state == State::Dead { state } else { into });
     }
 
     /// Counts a call, at which it may die.
@@ -82,28 +76,15 @@ impl Life {
 
     /// Returns while it runs; waits while it stands still, and for ever once it is dead.
     pub(crate) async fn gate(&self) {
-        if *self.state.borrow() == State::Runs {
-            return;
-        }
-        let mut state = self.state.subscribe();
-        loop {
-            let now = *state.borrow_and_update();
-            match now {
-                State::Runs => return,
-                State::Dead => std::future::pending().await,
-                State::StandsStill => {
-                    if state.changed().await.is_err() {
-                        std::future::pending().await
-                    }
-                }
-            }
+        self.state.until(|state| state != State::StandsStill).await;
+        if self.is_dead() {
+            std::future::pending().await
         }
     }
 
     /// Returns when it is dead.
     pub(crate) async fn died(&self) {
-        let mut state = self.state.subscribe();
-        let _ = state.wait_for(|state| *state == State::Dead).await;
+        self.state.until(|state| state == State::Dead).await;
     }
 }
 

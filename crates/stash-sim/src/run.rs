@@ -218,6 +218,7 @@ fn consumers(world: &Arc<World>, config: &StashConfig) -> Vec<Consumer> {
         shape: *shape,
         config: config.clone(),
         kept: Arc::default(),
+        tried: Arc::default(),
     };
     let of = |sink: usize| world.schedule.consumers.iter().enumerate().map(move |shape| consumer(sink, shape));
     (0..world.sinks.len()).flat_map(of).collect()

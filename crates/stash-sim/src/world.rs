@@ -17,7 +17,7 @@ use stash_catalog::{Catalog, IncarnationState};
 use stash_catalog::testing::SeededIds;
 use stash_chain::invariants::{Checked, Invariant, Violation, ensure};
 use stash_types::{Clock, Frontier, IncarnationId};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
 use crate::catalog::ModelCatalog;
@@ -27,6 +27,7 @@ use crate::history::Event;
 use crate::life::Life;
 use crate::network::Network;
 use crate::schedule::{Rates, Schedule};
+use crate::signal::Signal;
 use crate::sink::SinkFacts;
 use crate::store::StoreState;
 use crate::watch::Watch;
@@ -116,7 +117,7 @@ pub(crate) struct World {
     ended: Notify,
     tasks: Mutex<JoinSet<()>>,
     processes: AtomicU64,
-    phase: watch::Sender<Phase>,
+    phase: Signal<Phase>,
     lives: Mutex<Vec<Weak<Life>>>,
     inputs: Mutex<BTreeMap<usize, Inputs>>,
 }
@@ -186,7 +187,7 @@ impl World {
             ended: Notify::new(),
             tasks: Mutex::default(),
             processes: AtomicU64::new(0),
-            phase: watch::Sender::new(Phase::Chaos),
+            phase: Signal::new(Phase::Chaos),
             lives: Mutex::default(),
             inputs: Mutex::default(),
         }
@@ -194,19 +195,18 @@ impl World {
 
     /// How far the run is.
     pub(crate) fn phase(&self) -> Phase {
-        *self.phase.borrow()
+        self.phase.get()
     }
 
     /// Goes on to the next phase.
     pub(crate) fn enter(&self, phase: Phase) {
         self.say("world", format!("{phase:?}"));
-        self.phase.send_replace(phase);
+        self.phase.turn(|_| phase);
     }
 
     /// Returns once the run is that far.
     pub(crate) async fn reaches(&self, phase: Phase) {
-        let mut phases = self.phase.subscribe();
-        let _ = phases.wait_for(|now| *now >= phase).await;
+        self.phase.until(|now| now >= phase).await;
     }
 
     /// A process lives.
