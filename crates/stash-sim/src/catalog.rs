@@ -77,8 +77,7 @@ impl ModelCatalog {
     /// A new, empty catalog; draws its id.
     pub fn new(clock: Arc<dyn Clock>, ids: Arc<dyn IdSource>) -> ModelCatalog {
         let id = CatalogId::from_uuid(ids.random());
-        let shared =
-            Shared { id, clock, state: Mutex::new(State::new(id, ids)), revision: Signal::new(0) };
+        let shared = Shared { id, clock, state: Mutex::new(State::new(id, ids)), revision: Signal::new(0) };
         ModelCatalog { shared: Arc::new(shared), closed: AtomicBool::new(false) }
     }
 

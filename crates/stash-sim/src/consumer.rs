@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, UInt64Type};
-use stash::{Absence, CatalogError, Delivery, Error, ErrorKind, Sink, StartAt, StashConfig, Subscription, TryNext};
+use stash::{
+    Absence, CatalogError, Delivery, Error, ErrorKind, Sink, StartAt, StashConfig, Subscription, TryNext,
+};
 use stash_chain::invariants::{Invariant, ensure, i3_real_times, i11_content, i13_monotone};
 use stash_types::Frontier;
 
@@ -72,7 +74,9 @@ impl Consumer {
         let mut chance = self.world.chance(Concern::Consumer).split();
         pause(self.shape.comes_ms).await;
         loop {
-            let Some(process) = Process::start(&self.world, &self.name, self.config.clone()).await else { continue };
+            let Some(process) = Process::start(&self.world, &self.name, self.config.clone()).await else {
+                continue;
+            };
             if self.world.phase() == Phase::Chaos && !self.world.schedule.orderly && chance.per_mille(300) {
                 process.life.doom(chance.between(5, 150));
             }
@@ -188,9 +192,12 @@ impl Consumer {
             // A ghost keeps nothing of what others acknowledged.
             self.world.check(who, i13_monotone("where a consumer goes on", [kept.acked.0, begun]));
             let tried = lock(&self.tried).0.max(kept.acked.0);
-            self.world.check(who, ensure(begun <= tried, Invariant::I13, || {
-                format!("{} goes on at {begun}, and acknowledged at most {tried}", self.name)
-            }));
+            self.world.check(
+                who,
+                ensure(begun <= tried, Invariant::I13, || {
+                    format!("{} goes on at {begun}, and acknowledged at most {tried}", self.name)
+                }),
+            );
             self.keep(&mut kept, facts, begun);
         }
         self.follow(who, facts, &mut subscription, chance).await
@@ -214,14 +221,17 @@ impl Consumer {
         chance: &mut Chance,
     ) -> Result<Session, Error> {
         let mut pending: Vec<(Frontier, Content)> = Vec::new();
-        let (mut batches, mut hold_back) = (chance.between(1, self.shape.batches_an_ack), chance.per_mille(500));
+        let (mut batches, mut hold_back) =
+            (chance.between(1, self.shape.batches_an_ack), chance.per_mille(500));
         loop {
             lock(&self.kept).position.0 = subscription.position();
             let from = subscription.position();
             match subscription.try_next().await {
                 Ok(TryNext::Delivery(delivery)) => {
                     let follows = delivery.lower() == from;
-                    let what = || format!("a delivery begins at {}, the one before ended at {from}", delivery.lower());
+                    let what = || {
+                        format!("a delivery begins at {}, the one before ended at {from}", delivery.lower())
+                    };
                     self.world.check(who, ensure(follows, Invariant::I4, what));
                     let content = self.take(who, facts, &delivery, chance).await?;
                     pending.push((delivery.upper(), content));
@@ -235,9 +245,12 @@ impl Consumer {
                 Err(Error::Absent(Absence::Poisoned { error, .. })) => {
                     let told = facts.poison.as_ref().is_some_and(|poison| *poison == error);
                     let there = from == Frontier::at(error.at);
-                    self.world.check(who, ensure(told && there, Invariant::I11, || {
-                        format!("told of an error at {} while standing at {from}", error.at)
-                    }));
+                    self.world.check(
+                        who,
+                        ensure(told && there, Invariant::I11, || {
+                            format!("told of an error at {} while standing at {from}", error.at)
+                        }),
+                    );
                     lock(&self.kept).ended = true;
                 }
                 Err(error) if error.kind() == ErrorKind::Retry => {

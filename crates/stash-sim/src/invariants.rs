@@ -34,7 +34,9 @@ pub fn i15_not_deleted(key: &PartKey, referenced_by: Option<u64>) -> Checked {
 pub fn i18_listed_then_judged(key: &PartKey, told: Option<&KeyFacts>) -> Checked {
     match told {
         Some(facts) => i18_safe_sweep(facts, Verdict::Garbage(Why::Closed)),
-        None => ensure(false, Invariant::I18, || format!("{key} was swept unasked, or asked before it was listed")),
+        None => ensure(false, Invariant::I18, || {
+            format!("{key} was swept unasked, or asked before it was listed")
+        }),
     }
 }
 

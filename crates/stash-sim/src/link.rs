@@ -13,8 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use stash_catalog::{
     Acknowledged, Cas, Catalog, CatalogError, ChainSlice, CommitRequest, Committed, ConsumerRow, Declared,
-    DeletionReason, DeletionRow, Dropped, HeadRow, HistoryFilter, HistoryRow, IncarnationRow, KeyState, NewSink,
-    OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
+    DeletionReason, DeletionRow, Dropped, HeadRow, HistoryFilter, HistoryRow, IncarnationRow, KeyState,
+    NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
 };
 use stash_types::{
     CatalogId, CommitId, ConsumerName, Frontier, IncarnationId, PartKey, SessionId, SinkId, SinkName,
@@ -157,7 +157,12 @@ impl Catalog for CatalogLink {
         self.pass(Call::Write("renew lease"), renew).await
     }
 
-    async fn close_incarnation(&self, sink: SinkId, incarnation: IncarnationId, reason: &str) -> Result<bool> {
+    async fn close_incarnation(
+        &self,
+        sink: SinkId,
+        incarnation: IncarnationId,
+        reason: &str,
+    ) -> Result<bool> {
         let (world, who, reason) = (Arc::clone(&self.world), self.life.name().to_owned(), reason.to_owned());
         self.write("close incarnation", sink, move |truth| async move {
             let closed = truth.close_incarnation(sink, incarnation, &reason).await;

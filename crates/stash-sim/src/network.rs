@@ -106,7 +106,9 @@ pub(crate) async fn send(
         return deliver_later(world, 300, to, packet);
     }
     match delays.as_slice() {
-        [delay] if *delay >= 200 => world.fault(life.name(), "message delayed", format!("{what}, {delay} ms")),
+        [delay] if *delay >= 200 => {
+            world.fault(life.name(), "message delayed", format!("{what}, {delay} ms"))
+        }
         [_, _] => world.fault(life.name(), "message doubled", &what),
         _ => {}
     }

@@ -50,8 +50,14 @@ mod tests {
     #[test]
     fn the_snapshot_is_accumulated_and_what_cancels_is_not_there() {
         let row = |key: u64| (key, None);
-        let updates =
-            [(row(1), 2, 1), (row(1), 3, 2), (row(2), 4, 1), (row(2), 4, -1), (row(1), 6, -3), (row(3), 9, 1)];
+        let updates = [
+            (row(1), 2, 1),
+            (row(1), 3, 2),
+            (row(2), 4, 1),
+            (row(2), 4, -1),
+            (row(1), 6, -3),
+            (row(3), 9, 1),
+        ];
         let oracle = Oracle::new(&updates, 4, 9);
         assert_eq!(oracle.between(0, u64::MAX), [((row(1), 4), 3), ((row(1), 6), -3)].into());
         assert_eq!(oracle.between(5, 7), [((row(1), 6), -3)].into());

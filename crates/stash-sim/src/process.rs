@@ -72,15 +72,24 @@ impl Process {
 
     /// Ends it in good order: gives up what it holds and deletes it.
     pub(crate) async fn close(self, world: &World) {
-        let closed = again(|| self.stash.close()).await;
-        let how = closed.map_or_else(|error| format!("closes: {error}"), |done| format!("closes: {done:?}"));
+        let closed = tokio::select! { biased;
+            () = self.life.died() => None,
+            closed = again(|| self.stash.close()) => Some(closed),
+        };
+        let how = match closed {
+            None => return self.kill(world, "while it closed"),
+            Some(Err(error)) => format!("closes: {error}"),
+            Some(Ok(done)) => format!("closes: {done:?}"),
+        };
         world.say(self.life.name(), how);
         self.life.die();
     }
 }
 
 /// Makes a call again while its error says that it may succeed later.
-pub(crate) async fn again<T, F: Future<Output = Result<T, Error>>>(mut call: impl FnMut() -> F) -> Result<T, Error> {
+pub(crate) async fn again<T, F: Future<Output = Result<T, Error>>>(
+    mut call: impl FnMut() -> F,
+) -> Result<T, Error> {
     let mut tries = 0;
     loop {
         match call().await {

@@ -164,12 +164,8 @@ impl Rendering {
     ) -> Ended {
         let (made, mut shares) = mpsc::unbounded_channel();
         let (mut failures, mut at_end) = (0, false);
-        let mut kept = Kept {
-            told: Frontier::MIN,
-            minted: Vec::new(),
-            reported: BTreeMap::new(),
-            resolved: Vec::new(),
-        };
+        let mut kept =
+            Kept { told: Frontier::MIN, minted: Vec::new(), reported: BTreeMap::new(), resolved: Vec::new() };
         let mut chance = self.world.chance(Concern::Replica).split();
         loop {
             let wait = Duration::from_millis(chance.between(5, self.world.schedule.period_ms));
@@ -308,16 +304,18 @@ impl Rendering {
                 kept.reported.entry(description).or_default().push(worker);
                 Ok(())
             }
-            Err(Error::Chain { source: ChainError::DuplicateShare { .. } | ChainError::ShareNotOpen { .. }, .. })
-                if copy =>
-            {
+            Err(Error::Chain {
+                source: ChainError::DuplicateShare { .. } | ChainError::ShareNotOpen { .. },
+                ..
+            }) if copy => {
                 self.world.count("duplicate refused");
                 Ok(())
             }
             // The copy may have been the first to arrive.
-            Err(Error::Chain { source: ChainError::DuplicateShare { .. } | ChainError::ShareNotOpen { .. }, .. })
-                if kept.reported.get(&description).is_some_and(|all| all.contains(&worker)) =>
-            {
+            Err(Error::Chain {
+                source: ChainError::DuplicateShare { .. } | ChainError::ShareNotOpen { .. },
+                ..
+            }) if kept.reported.get(&description).is_some_and(|all| all.contains(&worker)) => {
                 self.world.count("duplicate refused");
                 Ok(())
             }
@@ -476,7 +474,11 @@ impl Job {
         let mut step = 0;
         loop {
             if fails == Some(step) {
-                self.world.fault(self.life.name(), "worker fails", format!("{worker} in {}", minted.description));
+                self.world.fault(
+                    self.life.name(),
+                    "worker fails",
+                    format!("{worker} in {}", minted.description),
+                );
                 return match self.chance.below(3) {
                     0 => Made::Share(Box::new(share.fail("it was made to"))),
                     1 => {
@@ -485,10 +487,9 @@ impl Job {
                     }
                     _ => {
                         let within = Duration::from_millis(self.chance.between(1, 20));
-                        match tokio::time::timeout(within, share.finish()).await {
-                            Ok(share) => Made::Share(Box::new(share)),
-                            Err(_) => Made::Vanished(format!("worker {worker} was cancelled")),
-                        }
+                        // Whether it was done by then or not, it lacks updates and is never reported.
+                        drop(tokio::time::timeout(within, share.finish()).await);
+                        Made::Vanished(format!("worker {worker} was cancelled"))
                     }
                 };
             }
@@ -555,7 +556,8 @@ impl Job {
         let compacted = self.world.compacted(self.sink);
         let checked = i10_snapshot_there(as_of, compacted);
         if checked.is_err() && self.world.is_pending(self.sink, self.incarnation.id()).await {
-            self.world.say(self.life.name(), format!("{} finds no snapshot", short_id(self.incarnation.id())));
+            self.world
+                .say(self.life.name(), format!("{} finds no snapshot", short_id(self.incarnation.id())));
             self.world.check(self.life.name(), checked);
         }
     }

@@ -136,7 +136,8 @@ impl Replica {
     }
 
     fn bury_dead(&self, processes: Vec<Process>) -> Vec<Process> {
-        let (dead, alive): (Vec<_>, Vec<_>) = processes.into_iter().partition(|process| process.life.is_dead());
+        let (dead, alive): (Vec<_>, Vec<_>) =
+            processes.into_iter().partition(|process| process.life.is_dead());
         dead.into_iter().for_each(|process| process.kill(&self.world, "at a call"));
         alive
     }
@@ -161,7 +162,9 @@ impl Replica {
             let launch = Launch::process(&self.name(), token, number, total, first_worker, *workers);
             first_worker += workers;
             let Ok(launch) = launch else { return Rendered::Failed("no such launch".to_owned()) };
-            let Some(sink) = process.sink(facts.name).await else { return Rendered::Over("the sink is not there") };
+            let Some(sink) = process.sink(facts.name).await else {
+                return Rendered::Over("the sink is not there");
+            };
             match again(|| sink.open_incarnation(launch.clone())).await {
                 Ok(Opened::Render(incarnation)) => incarnations.push(Arc::new(*incarnation)),
                 Ok(Opened::Complete) => {
@@ -172,7 +175,9 @@ impl Replica {
                     self.world.count("opened poisoned");
                     return Rendered::Over("the chain is poisoned");
                 }
-                Err(error) if error.kind() == stash::ErrorKind::Absent => return Rendered::Over("the sink was dropped"),
+                Err(error) if error.kind() == stash::ErrorKind::Absent => {
+                    return Rendered::Over("the sink was dropped");
+                }
                 Err(error) => return Rendered::Failed(error.to_string()),
             }
             lives.push(Arc::clone(&process.life));
@@ -180,9 +185,9 @@ impl Replica {
         let mut tasks = JoinSet::new();
         let input = source.as_ref().map_or_else(|| Arc::new(Input::Feed), |source| Arc::clone(&source.input));
         // Where nothing was accepted yet, a rendering anew has to bring the snapshot again.
-        let at_start = incarnations.first().is_some_and(|incarnation| {
-            before > 0 && incarnation.floor() == Frontier::at(facts.feed.as_of)
-        });
+        let at_start = incarnations
+            .first()
+            .is_some_and(|incarnation| before > 0 && incarnation.floor() == Frontier::at(facts.feed.as_of));
         for (process, (incarnation, life)) in incarnations.iter().zip(lives).enumerate() {
             let at = Address { sink: self.sink, replica: self.place, process };
             let rendering = Rendering {
@@ -303,7 +308,11 @@ impl Replica {
     /// Leaves a rendering that stands still to itself; it goes on later, and dies at last.
     fn haunt(&self, mut running: Running, processes: Vec<Process>, chance: &mut Chance) {
         let for_ms = chance.between(200, 12_000);
-        self.world.fault(&self.name(), "zombie", format!("stands still for {for_ms} ms, others take its place"));
+        self.world.fault(
+            &self.name(),
+            "zombie",
+            format!("stands still for {for_ms} ms, others take its place"),
+        );
         processes.iter().for_each(|process| process.life.stand_still());
         let (world, name) = (Arc::clone(&self.world), self.name());
         self.world.spawn(async move {

@@ -102,19 +102,17 @@ fn sinks(schedule: &Schedule) -> Vec<SinkFacts> {
     let feed = Feed::drawn(&mut chance, schedule.feed);
     let middle = feed.ticks.get(feed.ticks.len() / 2).copied().unwrap_or(feed.as_of + 1);
     let somewhere = chance.between(middle, feed.end());
-    let (up_to, seals) = (
-        (schedule.ending == Ending::UpTo).then_some(somewhere),
-        schedule.ending == Ending::Sealing,
-    );
-    let poison = (schedule.ending == Ending::Poisoned).then(|| DataflowError {
-        at: somewhere.min(feed.end() - 1),
-        message: "division by zero".to_owned(),
-    });
+    let (up_to, seals) =
+        ((schedule.ending == Ending::UpTo).then_some(somewhere), schedule.ending == Ending::Sealing);
+    let poison = (schedule.ending == Ending::Poisoned)
+        .then(|| DataflowError { at: somewhere.min(feed.end() - 1), message: "division by zero".to_owned() });
     let below = poison.as_ref().map(|error| error.at).or(up_to).unwrap_or(u64::MAX);
     let oracle = Arc::new(Oracle::new(&feed.updates, feed.as_of, below));
     let closes = schedule.ending == Ending::InputsClose;
-    let first = SinkFacts { name: "a", feed: Arc::new(feed), up_to, seals, closes, poison, fed_by: None, oracle };
-    let fed = schedule.chained.then(|| SinkFacts { name: "b", fed_by: Some(0), closes: false, ..first.clone() });
+    let first =
+        SinkFacts { name: "a", feed: Arc::new(feed), up_to, seals, closes, poison, fed_by: None, oracle };
+    let fed =
+        schedule.chained.then(|| SinkFacts { name: "b", fed_by: Some(0), closes: false, ..first.clone() });
     [Some(first), fed].into_iter().flatten().collect()
 }
 
@@ -156,7 +154,8 @@ struct Operator {
 }
 
 async fn play(world: &Arc<World>, actors: &mut JoinSet<()>) {
-    let config = world.schedule.replicas.first().map_or_else(StashConfig::default, |shape| shape.config.clone());
+    let config =
+        world.schedule.replicas.first().map_or_else(StashConfig::default, |shape| shape.config.clone());
     let Some(process) = Process::start(world, "operator", config.clone()).await else { return };
     let operator = Operator { world: Arc::clone(world), process };
     if let Err(error) = operator.declare().await {
@@ -220,7 +219,8 @@ fn consumers(world: &Arc<World>, config: &StashConfig) -> Vec<Consumer> {
         kept: Arc::default(),
         tried: Arc::default(),
     };
-    let of = |sink: usize| world.schedule.consumers.iter().enumerate().map(move |shape| consumer(sink, shape));
+    let of =
+        |sink: usize| world.schedule.consumers.iter().enumerate().map(move |shape| consumer(sink, shape));
     (0..world.sinks.len()).flat_map(of).collect()
 }
 
@@ -237,7 +237,8 @@ impl Operator {
         let early = consumers.iter().filter(|consumer| consumer.shape.comes_ms == 0);
         let named = early.map(|consumer| (consumer.sink, consumer.name.clone()));
         let sources = self.world.sinks.iter().filter_map(|facts| facts.fed_by).flat_map(|feeder| {
-            (0..self.world.schedule.replicas.len()).map(move |place| (feeder, source_name(&format!("br{place}"))))
+            (0..self.world.schedule.replicas.len())
+                .map(move |place| (feeder, source_name(&format!("br{place}"))))
         });
         for (sink, name) in named.chain(sources) {
             let Some(facts) = self.world.sinks.get(sink) else { continue };
@@ -285,7 +286,9 @@ impl Operator {
             chains.clear();
             let mut done = true;
             for (sink, place) in self.world.watch.sinks() {
-                let (Some(facts), Ok(head)) = (self.world.sinks.get(place), self.world.truth.head(sink).await) else {
+                let (Some(facts), Ok(head)) =
+                    (self.world.sinks.get(place), self.world.truth.head(sink).await)
+                else {
                     continue;
                 };
                 let poisoned = matches!(head.status, stash::HeadStatus::Poisoned(_));
@@ -307,7 +310,8 @@ impl Operator {
         }
         let behind = consumers.iter().map(|consumer| (&consumer.name, lock(&consumer.kept).position.0));
         let what = behind.map(|(name, at)| format!("{name} stands at {at}")).collect::<Vec<_>>().join(", ");
-        self.world.check("operator", ensure(false, Invariant::I12, || format!("consumers do not follow: {what}")));
+        self.world
+            .check("operator", ensure(false, Invariant::I12, || format!("consumers do not follow: {what}")));
     }
 
     /// Writers have ended: sweeps and drains until nothing changes, then what is listed is what is referenced (I17).
@@ -320,6 +324,10 @@ impl Operator {
         }
         // What is on its way lands; leases run out.
         pause(15_000).await;
+        for (sink, _) in self.world.watch.sinks() {
+            let closed = self.process.stash.catalog().close_expired(sink).await;
+            self.world.say("operator", format!("closes what ran out: {closed:?}"));
+        }
         let swept = self.sweep_until_nothing().await;
         if self.world.schedule.orderly {
             self.world.check("operator", i17_nothing_to_sweep(swept));
@@ -372,7 +380,10 @@ impl Operator {
         self.world.say("operator", format!("leaked: {}; missing: {}", say_parts(more), say_parts(less)));
         self.world.check("operator", i17_no_leak(&listed, &referenced));
         let uploads = self.world.store.uploads();
-        self.world.check("operator", ensure(uploads.is_empty(), Invariant::I17, || format!("uploads: {uploads:?}")));
+        self.world.check(
+            "operator",
+            ensure(uploads.is_empty(), Invariant::I17, || format!("uploads: {uploads:?}")),
+        );
     }
 
     /// Everything is acknowledged: the store is empty, but for the object that names the catalog.

@@ -164,7 +164,8 @@ impl Schedule {
 }
 
 fn replica(chance: &mut Chance, lease_secs: u32) -> ReplicaShape {
-    let processes = (0..chance.between(1, 2)).map(|_| u32::try_from(chance.between(1, 3)).unwrap_or(1)).collect();
+    let processes =
+        (0..chance.between(1, 2)).map(|_| u32::try_from(chance.between(1, 3)).unwrap_or(1)).collect();
     let batch = BatchConfig {
         memory_bytes: BatchConfig::MEMORY_BYTES_MIN,
         part_bytes: chance.pick(1, &[1500, 3000, 1 << 20]),
@@ -220,7 +221,8 @@ mod tests {
     #[test]
     fn every_ending_and_every_size_comes_up_within_some_seeds() {
         let all: Vec<Schedule> = (0..200).map(Schedule::of).collect();
-        let endings: std::collections::BTreeSet<Ending> = all.iter().map(|schedule| schedule.ending).collect();
+        let endings: std::collections::BTreeSet<Ending> =
+            all.iter().map(|schedule| schedule.ending).collect();
         assert_eq!(endings.len(), 7, "{endings:?}");
         assert!(all.iter().any(|schedule| schedule.orderly) && all.iter().any(|schedule| schedule.chained));
         assert!(all.iter().all(|schedule| (2..=3).contains(&schedule.replicas.len())));

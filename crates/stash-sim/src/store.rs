@@ -200,7 +200,9 @@ impl BlobStore for StoreLink {
         match carried {
             Carried::Done(Landed::Created) => Ok(PutOutcome::Created),
             Carried::Done(Landed::Exists) => Ok(PutOutcome::Exists),
-            Carried::Done(Landed::Aborted) | Carried::Unknown | Carried::Late => Err(self.unknown("put", key)),
+            Carried::Done(Landed::Aborted) | Carried::Unknown | Carried::Late => {
+                Err(self.unknown("put", key))
+            }
             Carried::Refused => Err(self.refused("put", key)),
         }
     }
@@ -233,7 +235,8 @@ impl BlobStore for StoreLink {
             let mut answers = Vec::new();
             for key in wanted {
                 // Per key, as stores do: some of a bulk delete fail, some of these happened.
-                let fails = world.is_faulty() && world.chance(Concern::Store).per_mille(world.schedule.rates.refused);
+                let fails =
+                    world.is_faulty() && world.chance(Concern::Store).per_mille(world.schedule.rates.refused);
                 let happens = !fails || world.chance(Concern::Store).per_mille(500);
                 let mut there = false;
                 if happens {
@@ -250,7 +253,8 @@ impl BlobStore for StoreLink {
             }
             answers
         };
-        let carried = self.world.carry(&self.life, Call::Store("delete"), format!("{} keys", keys.len()), effect);
+        let carried =
+            self.world.carry(&self.life, Call::Store("delete"), format!("{} keys", keys.len()), effect);
         match carried.await {
             Carried::Done(answers) => answers
                 .into_iter()
@@ -288,7 +292,9 @@ impl BlobStore for StoreLink {
                     self.world.watch.listed(life.name(), &entries);
                     entries.into_iter().map(Ok).collect()
                 }
-                Carried::Refused | Carried::Unknown | Carried::Late => vec![Err(self.refused("list", prefix))],
+                Carried::Refused | Carried::Unknown | Carried::Late => {
+                    vec![Err(self.refused("list", prefix))]
+                }
             }
         };
         stream::once(listing).flat_map(stream::iter).boxed()
@@ -323,9 +329,10 @@ async fn listed(world: &World, who: &str, prefix: BlobPrefix) -> Vec<BlobEntry> 
     let below = prefix.to_string();
     let snapshot = || {
         let state = lock(&world.store.state);
-        let objects = state.objects.iter().filter(|(key, _)| key.as_str().starts_with(&below)).map(|(key, stored)| {
-            BlobEntry { kind: BlobEntryKind::Object(key.clone()), len: count(stored.bytes.len()) }
-        });
+        let objects =
+            state.objects.iter().filter(|(key, _)| key.as_str().starts_with(&below)).map(|(key, stored)| {
+                BlobEntry { kind: BlobEntryKind::Object(key.clone()), len: count(stored.bytes.len()) }
+            });
         let uploads = state.uploads.iter().filter(|((key, _), _)| key.as_str().starts_with(&below)).map(
             |((key, token), len)| BlobEntry {
                 kind: BlobEntryKind::Upload { key: key.clone(), token: token.to_string() },

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-use stash_catalog::{
-    Acknowledged, Cas, CatalogError, CommitRequest, Committed, ConsumerRow, HeadRow, HeadStatus, IncarnationState,
-    KeyState, OpenIncarnation, Opened, OutcomeKind, Resolution, View,
-};
 use stash_blob::{BlobEntry, BlobEntryKind};
+use stash_catalog::{
+    Acknowledged, Cas, CatalogError, CommitRequest, Committed, ConsumerRow, HeadRow, HeadStatus,
+    IncarnationState, KeyState, OpenIncarnation, Opened, OutcomeKind, Resolution, View,
+};
 use stash_chain::KeyFacts;
 use stash_chain::invariants::{
     Checked, Invariant, ensure, i4_gapless, i6_trim, i7_no_gap, i8_in_order, i9_rehydrate, i13_monotone,
@@ -92,7 +92,10 @@ impl Watch {
         let own = granted.iter().any(|own| *own == (part.shard, part.name.incarnation));
         let shard = granted.iter().find(|(_, of)| *of == part.name.incarnation).map(|(shard, _)| *shard);
         world.check(who, shard.map_or(Ok(()), |shard| i23_isolated(shard, [&part])));
-        world.check(who, ensure(own, Invariant::I23, || format!("{part} is not of a rendering of this process")));
+        world.check(
+            who,
+            ensure(own, Invariant::I23, || format!("{part} is not of a rendering of this process")),
+        );
     }
 
     /// A key was deleted, or was found gone (I15, I23).
@@ -164,7 +167,14 @@ impl Watch {
     }
 
     /// What a write made (I13, I14, I15, I16, I12).
-    pub(crate) async fn after(&self, world: &World, who: &str, op: &str, sink: SinkId, before: Option<Before>) {
+    pub(crate) async fn after(
+        &self,
+        world: &World,
+        who: &str,
+        op: &str,
+        sink: SinkId,
+        before: Option<Before>,
+    ) {
         let (Some(before), Some(now)) = (before, self.before(world, sink).await) else { return };
         if now.head.revision == before.head.revision {
             return;
@@ -205,7 +215,8 @@ impl Watch {
     ) {
         let Ok(Cas::Done(opened)) = answer else { return };
         let row = &opened.incarnation;
-        let found = lock(&self.state).sinks.iter().find(|(_, (id, _))| *id == asked.sink).map(|(a, b)| (*a, *b));
+        let found =
+            lock(&self.state).sinks.iter().find(|(_, (id, _))| *id == asked.sink).map(|(a, b)| (*a, *b));
         let Some((shard, (_, place))) = found else { return };
         lock(&self.state).granted.entry(who.to_owned()).or_default().insert((shard, row.id));
         if !opened.created {
@@ -216,7 +227,10 @@ impl Watch {
         }
         world.count("opened");
         let id = short_id(row.id);
-        world.say(who, format!("{} opened {id} as of {} (upper {})", row.replica, row.as_of, asked.expected_upper));
+        world.say(
+            who,
+            format!("{} opened {id} as of {} (upper {})", row.replica, row.as_of, asked.expected_upper),
+        );
         for closed in &opened.closed {
             world.say(who, format!("closed {}, replaced", short_id(closed)));
         }
@@ -292,7 +306,8 @@ impl Watch {
         if let Resolution::Accept { batch, .. } = resolution {
             let rows = batch.parts.iter().map(|part| (part.name.under(shard), part.descriptor.digest));
             let said: BTreeMap<PartKey, Digest> = rows.collect();
-            let stored = said.keys().filter_map(|key| Some((*key, world.store.digest(&BlobKey::from(*key))?)));
+            let stored =
+                said.keys().filter_map(|key| Some((*key, world.store.digest(&BlobKey::from(*key))?)));
             world.check(who, i15_no_live_delete(&said, &stored.collect(), &BTreeSet::new()));
             if batch.parts.len() > 1 {
                 world.count("several parts");
@@ -326,9 +341,12 @@ impl Watch {
             world.check(who, i4_gapless(first.lower, rows));
             world.check(who, i4_gapless(last.extent, []));
             let ends = last.extent == slice.head.upper;
-            world.check(who, ensure(ends, Invariant::I4, || {
-                format!("the rows end at {}, the head at {}", last.extent, slice.head.upper)
-            }));
+            world.check(
+                who,
+                ensure(ends, Invariant::I4, || {
+                    format!("the rows end at {}, the head at {}", last.extent, slice.head.upper)
+                }),
+            );
         }
     }
 
@@ -364,7 +382,13 @@ impl Watch {
     }
 
     /// A batch was read in full (I21): the same content from the same place, whoever reads it.
-    pub(crate) fn delivered(&self, sink: usize, lower: Frontier, upper: Frontier, content: Content) -> Checked {
+    pub(crate) fn delivered(
+        &self,
+        sink: usize,
+        lower: Frontier,
+        upper: Frontier,
+        content: Content,
+    ) -> Checked {
         let mut state = lock(&self.state);
         i21_same_delivery(state.delivered.entry(sink).or_default(), lower, upper, content)
     }

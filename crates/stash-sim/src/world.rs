@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use stash_catalog::{Catalog, IncarnationState};
 use stash_catalog::testing::SeededIds;
+use stash_catalog::{Catalog, IncarnationState};
 use stash_chain::invariants::{Checked, Invariant, Violation, ensure};
 use stash_types::{Clock, Frontier, IncarnationId};
 use tokio::sync::{Notify, oneshot};
@@ -242,7 +242,9 @@ impl World {
 
     /// Whether an incarnation is open and none of its batches is resolved.
     pub(crate) async fn is_pending(&self, sink: usize, incarnation: IncarnationId) -> bool {
-        let Some((id, _)) = self.watch.sinks().into_iter().find(|(_, place)| *place == sink) else { return false };
+        let Some((id, _)) = self.watch.sinks().into_iter().find(|(_, place)| *place == sink) else {
+            return false;
+        };
         let Ok(view) = self.truth.view(id, incarnation).await else { return false };
         let row = view.incarnation;
         row.state == IncarnationState::Open && row.resolved == Frontier::at(row.as_of)
@@ -257,7 +259,9 @@ impl World {
             Concern::Life => &self.chances.life,
             Concern::Replica => &self.chances.replica,
             Concern::Consumer => &self.chances.consumer,
-            Concern::Housekeeping | Concern::Schedule | Concern::Feed | Concern::Ids => &self.chances.housekeeping,
+            Concern::Housekeeping | Concern::Schedule | Concern::Feed | Concern::Ids => {
+                &self.chances.housekeeping
+            }
         })
     }
 
@@ -348,7 +352,9 @@ impl World {
     }
 
     /// What the run tells.
-    pub(crate) fn take(&self) -> (Vec<Event>, BTreeMap<String, u64>, BTreeMap<&'static str, u64>, Option<Violation>) {
+    pub(crate) fn take(
+        &self,
+    ) -> (Vec<Event>, BTreeMap<String, u64>, BTreeMap<&'static str, u64>, Option<Violation>) {
         (
             std::mem::take(&mut *lock(&self.history)),
             std::mem::take(&mut *lock(&self.faults)),
@@ -380,7 +386,8 @@ impl World {
         if !self.is_faulty() {
             return Fate { before_ms: 1, after_ms: 1, survives: false, kind: FateKind::Done };
         }
-        let mut takes = || if chance.per_mille(30) { chance.between(50, 900) } else { chance.between(0, usual) };
+        let mut takes =
+            || if chance.per_mille(30) { chance.between(50, 900) } else { chance.between(0, usual) };
         let (before_ms, after_ms) = (takes(), takes());
         let survives = chance.per_mille(500);
         let Rates { refused, lost_request, lost_reply, late, .. } = self.schedule.rates;

@@ -157,8 +157,10 @@ impl Sink {
     /// The frontier up to which the sink's inputs must keep their history (I10): a new rendering can still be
     /// granted there.
     pub async fn read_hold(&self) -> Result<Frontier> {
-        let incarnations = self.incarnations().await?;
+        // SUBTLE: the head is read first. The other way round, an incarnation that is opened in between is not seen,
+        // and if the chain moves on as well, the hold rises above its as-of while it still waits for its snapshot.
         let head = crate::chain::head_of(&self.head().await?);
+        let incarnations = self.incarnations().await?;
         let pending = incarnations
             .iter()
             .filter(|row| row.state == stash_catalog::IncarnationState::Open)
