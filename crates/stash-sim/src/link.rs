@@ -13,13 +13,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use stash_catalog::{
     Acknowledged, Cas, Catalog, CatalogError, ChainSlice, CommitRequest, Committed, ConsumerRow, Declared,
-    DeletionReason, DeletionRow, Dropped, HeadRow, HistoryFilter, HistoryRow, IncarnationRow, KeyState,
-    NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
+    DeletionReason, DeletionRow, Dropped, Expired, HeadRow, HistoryFilter, HistoryRow, IncarnationRow,
+    KeyState, NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
 };
 use stash_types::{
     CatalogId, CommitId, ConsumerName, Frontier, IncarnationId, PartKey, SessionId, SinkId, SinkName,
 };
 
+use crate::chance::count;
 use crate::life::Life;
 use crate::world::{Call, Carried, World};
 
@@ -85,6 +86,7 @@ impl CatalogLink {
 }
 
 #[async_trait]
+#[deny(clippy::missing_trait_methods)]
 impl Catalog for CatalogLink {
     fn id(&self) -> CatalogId {
         self.world.truth.id()
@@ -174,15 +176,25 @@ impl Catalog for CatalogLink {
         .await
     }
 
-    async fn close_expired(&self, sink: SinkId) -> Result<Vec<IncarnationId>> {
+    async fn expire(&self, sink: SinkId, commit: bool) -> Result<Expired> {
         let (world, who) = (Arc::clone(&self.world), self.life.name().to_owned());
-        self.write("close expired", sink, move |truth| async move {
-            let closed = truth.close_expired(sink).await;
-            for incarnation in closed.iter().flatten() {
-                world.count("expired lease");
-                world.say(&who, format!("the lease of {} ran out", crate::store::short_id(incarnation)));
+        self.write("expire", sink, move |truth| async move {
+            let answer = truth.expire(sink, commit).await;
+            if let (Ok(expired), true) = (&answer, commit) {
+                world.count_many("expired lease", count(expired.closed.len()));
+                world.count_many("expired batch", expired.batches);
+                for incarnation in &expired.closed {
+                    world.say(&who, format!("the lease of {} ran out", crate::store::short_id(incarnation)));
+                }
+                if expired.batches > 0 {
+                    let Expired { absent, batches, keys, earliest, .. } = expired;
+                    let what = format!(
+                        "expired {batches} batches, {keys} keys, below {earliest}, absent {absent:?}"
+                    );
+                    world.say(&who, what);
+                }
             }
-            closed
+            answer
         })
         .await
     }
@@ -225,6 +237,14 @@ impl Catalog for CatalogLink {
     async fn register_consumer(&self, request: RegisterConsumer) -> Result<ConsumerRow> {
         self.write("register consumer", request.sink, move |truth| async move {
             truth.register_consumer(request).await
+        })
+        .await
+    }
+
+    async fn renew_session(&self, sink: SinkId, consumer: &ConsumerName, session: SessionId) -> Result<()> {
+        let consumer = consumer.clone();
+        self.write("renew session", sink, move |truth| async move {
+            truth.renew_session(sink, &consumer, session).await
         })
         .await
     }

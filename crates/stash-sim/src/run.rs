@@ -325,8 +325,8 @@ impl Operator {
         // What is on its way lands; leases run out.
         pause(15_000).await;
         for (sink, _) in self.world.watch.sinks() {
-            let closed = self.process.stash.catalog().close_expired(sink).await;
-            self.world.say("operator", format!("closes what ran out: {closed:?}"));
+            let expired = self.process.stash.catalog().expire(sink, true).await;
+            self.world.say("operator", format!("closes what ran out: {expired:?}"));
         }
         let swept = self.sweep_until_nothing().await;
         if self.world.schedule.orderly {
