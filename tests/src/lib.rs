@@ -18,5 +18,5 @@ pub use replica::{Replica, Step};
 pub use rows::{
     Content, Row, columns, content_of, delivered, delivered_until, differences, rows_in, schema, updates,
 };
-pub use stash_testkit::{Polled, poll_times};
+pub use stash_testkit::{Polled, cancel_at_every_poll, poll_times};
 pub use world::{HANG, Store, World, in_time, small};

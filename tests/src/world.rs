@@ -9,7 +9,7 @@ use stash::{
 };
 use stash_blob::{LocalStore, ObjectBlobs};
 use stash_catalog::SqliteCatalog;
-use stash_testkit::FaultStore;
+use stash_testkit::{FaultStore, YieldingCatalog, YieldingStore};
 use tempfile::TempDir;
 
 use crate::schema;
@@ -51,6 +51,7 @@ pub struct World {
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
     config: StashConfig,
+    yields: bool,
 }
 
 impl World {
@@ -60,7 +61,15 @@ impl World {
         let catalog = SqliteCatalog::in_memory(Arc::clone(&clock) as _, Arc::clone(&ids) as _);
         let catalog = Arc::new(catalog.await.expect("a catalog in memory"));
         let store: Arc<dyn BlobStore> = Arc::new(ObjectBlobs::memory());
-        World { store: Arc::new(FaultStore::new(store)), folder: None, catalog, clock, ids, config }
+        World {
+            store: Arc::new(FaultStore::new(store)),
+            folder: None,
+            catalog,
+            clock,
+            ids,
+            config,
+            yields: false,
+        }
     }
 
     /// Local files and SQLite in a folder that goes with the world.
@@ -77,7 +86,22 @@ impl World {
         let catalog = Arc::new(catalog.await.expect("a catalog in the folder"));
         let store: Arc<dyn BlobStore> =
             Arc::new(LocalStore::open(&folder.path().join("blobs")).expect("a store in the folder"));
-        World { store: Arc::new(FaultStore::new(store)), folder: Some(folder), catalog, clock, ids, config }
+        World {
+            store: Arc::new(FaultStore::new(store)),
+            folder: Some(folder),
+            catalog,
+            clock,
+            ids,
+            config,
+            yields: false,
+        }
+    }
+
+    /// The same world whose store and catalog yield before and after each operation of the sessions opened from now
+    /// on: places at which calls can be cancelled.
+    pub fn yielding(mut self) -> World {
+        self.yields = true;
+        self
     }
 
     /// The folder of blobs, where there is one.
@@ -98,7 +122,7 @@ impl World {
 
     /// The same with other knobs.
     pub async fn open_with(&self, config: StashConfig) -> Stash {
-        let catalog = match &self.folder {
+        let mut catalog: Arc<dyn Catalog> = match &self.folder {
             None => Arc::clone(&self.catalog),
             Some(folder) => {
                 let file = folder.path().join("catalog.sqlite");
@@ -106,10 +130,15 @@ impl World {
                 Arc::new(open.await.expect("another handle on the catalog"))
             }
         };
+        let mut store: Arc<dyn BlobStore> = Arc::clone(&self.store) as _;
+        if self.yields {
+            catalog = Arc::new(YieldingCatalog(catalog));
+            store = Arc::new(YieldingStore(store));
+        }
         OpenOptions::new("memory://test")
             .config(config)
             .sources(Arc::clone(&self.clock), Arc::clone(&self.ids))
-            .open_with(Arc::clone(&self.store) as _, catalog)
+            .open_with(store, catalog)
             .await
             .expect("a stash over the world")
     }

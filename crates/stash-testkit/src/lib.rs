@@ -1,14 +1,17 @@
 //! Fault stores, scenarios and oracles for the tests of Stash. Never a normal dependency.
 //!
 //! [`FaultStore`] makes any store unreliable: by a [`FaultPlan`] that is seeded or scripted, and by [`Gate`]s
-//! that hold an operation while a test acts.
+//! that hold an operation while a test acts. [`cancel_at_every_poll`] drops a call at every place where it waits;
+//! [`YieldingStore`] and [`YieldingCatalog`] make more of them.
 
 mod cancel;
 mod fault_store;
 mod gate;
 mod plan;
+mod yielding;
 
-pub use cancel::{Polled, poll_times};
+pub use cancel::{Polled, cancel_at_every_poll, poll_times};
 pub use fault_store::{Counts, FaultStore};
 pub use gate::{Gate, Point};
 pub use plan::{Fault, FaultPlan, FaultRates, Op};
+pub use yielding::{YieldingCatalog, YieldingStore};

@@ -1,5 +1,7 @@
 //! Futures that are dropped while they wait: nothing doubles, nothing is lost unsaid, nothing is left.
 
+mod every_await;
+
 use std::collections::BTreeSet;
 
 use stash::{ErrorKind, Frontier, Share, Sink};
