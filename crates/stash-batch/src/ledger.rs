@@ -20,6 +20,7 @@ pub(crate) struct Ledger {
 #[derive(Debug, Default)]
 struct State {
     keys: BTreeMap<PartKey, Entry>,
+    closing: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +36,11 @@ impl Ledger {
 
     /// Takes responsibility for `key`.
     pub(crate) fn enter(&self, sink: SinkId, key: PartKey) {
-        self.state().keys.insert(key, Entry { sink, surrendered: false });
+        let mut state = self.state();
+        // SUBTLE: a share that is armed while the process closes takes up a key that was given up already. It stays
+        // given up: else closing would pass over it, and nobody would be left to delete it.
+        let surrendered = state.closing;
+        state.keys.insert(key, Entry { sink, surrendered });
     }
 
     /// Somebody else owns these for certain: the chain, or the deletion queue.
@@ -62,9 +67,11 @@ impl Ledger {
         }
     }
 
-    /// Gives up everything.
+    /// Gives up everything, and what is entered from now on.
     pub(crate) fn surrender_all(&self) {
-        for entry in self.state().keys.values_mut() {
+        let mut state = self.state();
+        state.closing = true;
+        for entry in state.keys.values_mut() {
             entry.surrendered = true;
         }
     }

@@ -57,7 +57,7 @@ fn at_rest(budget: &Budget) {
 
 #[test]
 fn every_waiter_is_served_and_the_sum_of_reservations_never_exceeds_the_total() {
-    explore("every_waiter_is_served", 150, || {
+    explore("every_waiter_is_served", 100, || {
         let (budget, held) = (Budget::new(TOTAL), Arc::new(Held::default()));
         let tasks: Vec<_> = (0..6)
             .map(|task| {
@@ -81,7 +81,7 @@ fn every_waiter_is_served_and_the_sum_of_reservations_never_exceeds_the_total() 
 
 #[test]
 fn a_large_request_is_not_passed_by_small_ones_that_came_after_it() {
-    explore("a_large_request_is_not_passed", 100, || {
+    explore("a_large_request_is_not_passed", 50, || {
         let budget = Budget::new(TOTAL);
         let served = Arc::new(AtomicBool::new(false));
         let first = budget.try_reserve(Traffic::Write, 40).expect("free");
@@ -122,7 +122,7 @@ fn a_large_request_is_not_passed_by_small_ones_that_came_after_it() {
 
 #[test]
 fn a_wait_that_is_cancelled_leaves_nothing_and_lets_the_next_one_on() {
-    explore("a_wait_that_is_cancelled", 150, || {
+    explore("a_wait_that_is_cancelled", 100, || {
         let budget = Budget::new(TOTAL);
         let held = Arc::new(Held::default());
         let mut tasks = Vec::new();
@@ -181,7 +181,7 @@ impl Relief for Pile {
 
 #[test]
 fn what_others_hold_is_freed_for_whoever_waits() {
-    explore("what_others_hold_is_freed", 100, || {
+    explore("what_others_hold_is_freed", 50, || {
         let (budget, pile) = (Budget::new(TOTAL), Arc::new(Pile::default()));
         let tasks: Vec<_> = (0..5)
             .map(|_| {

@@ -94,7 +94,7 @@ async fn offer(world: &World, of: Description, parts: OwnedParts) {
 
 #[test]
 fn every_key_ends_deleted_or_referenced_and_nothing_referenced_is_deleted() {
-    explore("every_key_ends", 50, || {
+    explore("every_key_ends", 150, || {
         block_on(async {
             let world = World::new(1, 1 << 20, 0, 20);
             // Several owners write for one description: one of them can be accepted. A later one covers the earlier.
@@ -114,7 +114,7 @@ fn every_key_ends_deleted_or_referenced_and_nothing_referenced_is_deleted() {
 
 #[test]
 fn closing_waits_for_what_is_under_way_and_nothing_follows_it() {
-    explore("closing_waits", 50, || {
+    explore("closing_waits", 150, || {
         block_on(async {
             let world = World::new(1, 1 << 20, 0, 0);
             let owners: Vec<_> = (0..3).map(|n| spawn(own(world.clone(), n))).collect();

@@ -252,7 +252,7 @@ fn pressure(world: &World) -> JoinHandle<()> {
 
 #[test]
 fn of_many_workers_exactly_one_carries_the_parts_and_none_is_lost() {
-    explore("of_many_workers", 150, || {
+    explore("of_many_workers", 100, || {
         block_on(async {
             let inline = if percent(50) { 4096 } else { 0 };
             let world = World::new(4, 1 << 20, inline, 0);
@@ -311,7 +311,7 @@ fn an_incarnation_that_is_given_up_leaves_no_slot_behind() {
 
 #[test]
 fn a_process_that_closes_while_its_workers_write_leaves_nothing() {
-    explore("a_process_that_closes", 75, || {
+    explore("a_process_that_closes", 100, || {
         block_on(async {
             let world = World::new(3, 1 << 20, 0, 0);
             let tasks = workers(&world, 3, 0, 10);
@@ -384,7 +384,7 @@ fn accepted_batch(world: &World) -> BatchSource {
 
 #[test]
 fn eight_workers_with_three_descriptions_and_two_readers_never_wait_for_one_another_for_ever() {
-    explore("eight_workers", 25, || {
+    explore("eight_workers", 50, || {
         block_on(async {
             // Four pushes fill what writing may have, and each worker makes up to six.
             let world = World::new(8, 4 << 10, 0, 0);
