@@ -2,7 +2,7 @@
 //!
 //! `cargo test --release -p stash-batch --features shuttle --locked` runs these tests and no others. Each builds a
 //! world anew for every schedule: the real budget, shared batches, ledger, deleter and process, over a store and a
-//! catalog in memory ([`fake::Fake`]) that know what may not happen. Half of a test's schedules are random, half are
+//! catalog in memory (`schedules/fake.rs`) that know what may not happen. Half of a test's schedules are random, half are
 //! of few preemptions at random depths (PCT), which find what needs one rare switch at one place.
 //!
 //! - `STASH_SCHEDULES` is how many schedules all tests try together: 20,000 unless it says otherwise.

@@ -2,7 +2,7 @@
 //!
 //! - Everywhere but in this crate's own tests under the feature `shuttle` they are those of std and tokio, by their
 //!   own names: no wrapper, no cost. So the feature changes nothing for whoever enables it from elsewhere.
-//! - In those tests they are the schedule explorer's ([`explored`]): it decides at every lock, atomic, wake-up and
+//! - In those tests they are the schedule explorer's (`sync/explored.rs`): it decides at every lock, atomic, wake-up and
 //!   spawn who goes on.
 //!
 //! Whatever two tasks of a process share is made of these and of nothing else, or a schedule that breaks it

@@ -10,8 +10,8 @@ use futures::stream::BoxStream;
 use stash_blob::{BlobEntry, BlobError, BlobStore, Deleted, PutOutcome};
 use stash_catalog::{
     Acknowledged, Cas, Catalog, CatalogError, ChainSlice, CommitRequest, Committed, ConsumerRow, Declared,
-    DeletionReason, DeletionRow, Dropped, HeadRow, HistoryFilter, HistoryRow, IncarnationRow, KeyState,
-    NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
+    DeletionReason, DeletionRow, Dropped, Expired, HeadRow, HistoryFilter, HistoryRow, IncarnationRow,
+    KeyState, NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
 };
 use stash_types::{
     BlobKey, BlobPrefix, CatalogId, CommitId, ConsumerName, Frontier, IncarnationId, PartKey, SessionId,
@@ -113,9 +113,6 @@ impl Catalog for YieldingCatalog {
     ) -> Answer<bool> {
         around(self.0.close_incarnation(sink, incarnation, reason)).await
     }
-    async fn close_expired(&self, sink: SinkId) -> Answer<Vec<IncarnationId>> {
-        around(self.0.close_expired(sink)).await
-    }
     async fn incarnations(&self, sink: SinkId) -> Answer<Vec<IncarnationRow>> {
         around(self.0.incarnations(sink)).await
     }
@@ -172,5 +169,11 @@ impl Catalog for YieldingCatalog {
     }
     async fn close(&self) {
         around(self.0.close()).await
+    }
+    async fn expire(&self, sink: SinkId, commit: bool) -> Answer<Expired> {
+        around(self.0.expire(sink, commit)).await
+    }
+    async fn renew_session(&self, sink: SinkId, consumer: &ConsumerName, session: SessionId) -> Answer<()> {
+        around(self.0.renew_session(sink, consumer, session)).await
     }
 }

@@ -16,7 +16,7 @@ use futures::stream::BoxStream;
 use stash_blob::{BlobEntry, BlobError, BlobStore, Deleted, PutOutcome};
 use stash_catalog::{
     Acknowledged, Cas, Catalog, CatalogError, ChainSlice, CommitRequest, Committed, ConsumerRow, Declared,
-    DeletionReason, DeletionRow, Dropped, HeadRow, HistoryFilter, HistoryRow, IncarnationRow,
+    DeletionReason, DeletionRow, Dropped, Expired, HeadRow, HistoryFilter, HistoryRow, IncarnationRow,
     IncarnationState, KeyState, NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
 };
 use stash_types::{
@@ -279,9 +279,6 @@ impl Catalog for Fake {
     async fn renew_lease(&self, _: SinkId, _: IncarnationId, _: u64) -> Answer<()> {
         not_asked()
     }
-    async fn close_expired(&self, _: SinkId) -> Answer<Vec<IncarnationId>> {
-        not_asked()
-    }
     async fn incarnations(&self, _: SinkId) -> Answer<Vec<IncarnationRow>> {
         not_asked()
     }
@@ -322,6 +319,12 @@ impl Catalog for Fake {
         not_asked()
     }
     async fn history(&self, _: HistoryFilter) -> Answer<Vec<HistoryRow>> {
+        not_asked()
+    }
+    async fn expire(&self, _: SinkId, _: bool) -> Answer<Expired> {
+        not_asked()
+    }
+    async fn renew_session(&self, _: SinkId, _: &ConsumerName, _: SessionId) -> Answer<()> {
         not_asked()
     }
     async fn close(&self) {
