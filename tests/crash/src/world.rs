@@ -8,7 +8,7 @@
 //!   fails the world.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
 };
@@ -103,6 +103,8 @@ pub struct World {
     /// Replicas whose launch ended are launched again only when this is lifted, and who is stuck stays stuck.
     pub holding: bool,
     held: Vec<Who>,
+    /// What happened last, for people.
+    recent: VecDeque<String>,
     /// What came of it so far.
     pub outcome: Outcome,
 }
@@ -133,6 +135,7 @@ impl World {
             stopping: false,
             holding: false,
             held: Vec::new(),
+            recent: VecDeque::new(),
             outcome: Outcome::default(),
         };
         std::fs::create_dir_all(world.stash())?;
@@ -268,6 +271,7 @@ impl World {
             }
             let what = match heard {
                 Heard::Event(event) => {
+                    self.remember(who, &event);
                     self.react(who, &event).await.with_context(|| format!("{who}: {event:?}"))?;
                     What::Told(event)
                 }
@@ -276,6 +280,22 @@ impl World {
             };
             return Ok(Happening { who, what });
         }
+    }
+
+    /// Keeps the last few events, without what is long.
+    fn remember(&mut self, who: Who, event: &Event) {
+        const KEPT: usize = 40;
+        if self.recent.len() >= KEPT {
+            self.recent.pop_front();
+        }
+        let line = match event {
+            Event::Share { launch, frame } => {
+                format!("{who}: a share of {} bytes, launch {launch}", frame.len())
+            }
+            Event::Done { .. } => format!("{who}: done"),
+            event => format!("{who}: {event:?}"),
+        };
+        self.recent.push_back(line);
     }
 
     async fn react(&mut self, who: Who, event: &Event) -> anyhow::Result<()> {
@@ -435,11 +455,12 @@ impl World {
         Ok(())
     }
 
-    /// Whether nobody writes any more until the world is released.
-    pub fn all_replicas_held(&self) -> bool {
+    /// Whether nobody writes any more until the world is released: somebody is held, and all others wait for that.
+    pub fn is_held_up(&self) -> bool {
         let held =
             |replica: usize| self.held.iter().any(|who| matches!(who, Who::Replica(of, _) if *of == replica));
-        (0..self.replicas.len()).all(held)
+        let replicas = 0..self.replicas.len();
+        replicas.clone().any(held) && replicas.clone().all(|of| held(of) || self.is_at_target(of))
     }
 
     /// How far all replicas are told to go.
@@ -473,7 +494,12 @@ impl World {
             (_, false) if self.setup.errors_allowed && status.code() == Some(1) => {
                 What::Failed(child.last_words())
             }
-            _ => bail!("{who} ended with {status}, armed with {:?}:{}", child.armed, child.last_words()),
+            _ => bail!(
+                "{who} ended with {status}, armed with {:?}:{}\nbefore that:{}",
+                child.armed,
+                child.last_words(),
+                self.recent.iter().map(|line| format!("\n  {line}")).collect::<String>()
+            ),
         };
         slot.done = false;
         match who {

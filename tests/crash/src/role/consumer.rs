@@ -82,7 +82,7 @@ async fn read(delivery: &Delivery, orders: &mut Orders) -> anyhow::Result<Conten
 }
 
 /// Adds updates; a consolidated batch has each (time, row) once, and none that cancels out.
-pub(crate) fn add(content: &mut Content, batch: &RecordBatch) -> anyhow::Result<()> {
+pub fn add(content: &mut Content, batch: &RecordBatch) -> anyhow::Result<()> {
     ensure!(batch.num_columns() == 4, "a batch of {} columns", batch.num_columns());
     let keys = batch.column(0).as_primitive::<UInt64Type>();
     let pads = batch.column(1).as_string::<i32>();

@@ -28,7 +28,7 @@ use crate::{
     place,
 };
 
-pub(crate) use consumer::add;
+pub use consumer::add;
 
 /// Exit status of a role that nobody listens to any more.
 pub const ORPHANED: i32 = 96;
@@ -270,4 +270,3 @@ fn told(error: &Error) -> String {
     }
     line
 }
-
