@@ -51,11 +51,19 @@ async fn try_put(
     len: u64,
     digest: Digest,
 ) -> Result<(), BlobError> {
-    match store.put_new(key, chunks.to_vec()).await {
-        Ok(PutOutcome::Created) => Ok(()),
+    let outcome = match store.put_new(key, chunks.to_vec()).await {
+        // SUBTLE: whether it landed is not found out by looking: a file whose folder failed to sync can be read, and
+        // is gone after a power loss. Asked once more, a create-only PUT says "exists" only of what is durable.
+        Err(error @ BlobError::Indeterminate { .. }) => {
+            store.put_new(key, chunks.to_vec()).await.map_err(|_| error)?
+        }
+        answered => answered?,
+    };
+    match outcome {
+        PutOutcome::Created => Ok(()),
         // SUBTLE: keys are fresh (I19), so what stands there is this part's own earlier try, whose answer was
         // lost. Whoever is of another opinion has other bytes, and is told apart by them.
-        Ok(PutOutcome::Exists) => match holds(store, key, len, digest).await? {
+        PutOutcome::Exists => match holds(store, key, len, digest).await? {
             true => Ok(()),
             false => Err(BlobError::Determinate {
                 op: "put",
@@ -67,11 +75,6 @@ async fn try_put(
                 source: None,
             }),
         },
-        Err(error @ BlobError::Indeterminate { .. }) => match holds(store, key, len, digest).await {
-            Ok(true) => Ok(()),
-            _ => Err(error),
-        },
-        Err(error) => Err(error),
     }
 }
 
@@ -101,4 +104,79 @@ fn worth_another_try(error: &BlobError) -> bool {
 /// How long to wait before the next try: 50 ms, doubling, at most 3.2 s.
 fn pause(attempt: u32) -> Duration {
     Duration::from_millis(50 << attempt.saturating_sub(1).min(6))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        ops::Range,
+        sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    };
+
+    use futures::stream::BoxStream;
+    use stash_blob::{BlobEntry, Deleted, ObjectBlobs};
+    use stash_types::BlobPrefix;
+
+    use super::*;
+
+    /// A store whose first PUT lands where it can be read, and whose sync then fails.
+    #[derive(Debug)]
+    struct Unsynced {
+        inner: ObjectBlobs,
+        puts: AtomicU32,
+        durable: AtomicBool,
+    }
+
+    #[async_trait::async_trait]
+    impl BlobStore for Unsynced {
+        fn location(&self) -> String {
+            self.inner.location()
+        }
+
+        async fn put_new(&self, key: &BlobKey, chunks: Vec<Bytes>) -> Result<PutOutcome, BlobError> {
+            let first = self.puts.fetch_add(1, Ordering::Relaxed) == 0;
+            let landed = self.inner.put_new(key, chunks).await?;
+            if first {
+                let what = "the folder failed to sync".to_owned();
+                return Err(BlobError::Indeterminate { op: "put", key: key.to_string(), what, source: None });
+            }
+            self.durable.store(true, Ordering::Relaxed);
+            Ok(landed)
+        }
+
+        async fn get_range(&self, key: &BlobKey, range: Range<u64>) -> Result<Bytes, BlobError> {
+            self.inner.get_range(key, range).await
+        }
+
+        async fn get(&self, key: &BlobKey, len_max: u64) -> Result<Bytes, BlobError> {
+            self.inner.get(key, len_max).await
+        }
+
+        async fn head(&self, key: &BlobKey) -> Result<Option<u64>, BlobError> {
+            self.inner.head(key).await
+        }
+
+        async fn delete(&self, keys: &[BlobKey]) -> Vec<Deleted> {
+            self.inner.delete(keys).await
+        }
+
+        async fn abort_upload(&self, key: &BlobKey, token: &str) -> Result<(), BlobError> {
+            self.inner.abort_upload(key, token).await
+        }
+
+        fn list(&self, prefix: BlobPrefix) -> BoxStream<'_, Result<BlobEntry, BlobError>> {
+            self.inner.list(prefix)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_part_that_can_be_read_but_failed_to_sync_is_put_again_before_it_counts() {
+        let inner = ObjectBlobs::memory();
+        let unsynced = Arc::new(Unsynced { inner, puts: AtomicU32::new(0), durable: AtomicBool::new(false) });
+        let store: Arc<dyn BlobStore> = Arc::<Unsynced>::clone(&unsynced);
+        let (key, bytes) = (BlobKey::stash_json(), Bytes::from_static(b"part"));
+        let digest = Digest::of(&bytes);
+        try_put(&store, &key, &[bytes], 4, digest).await.expect("the second PUT is answered");
+        assert!(unsynced.durable.load(Ordering::Relaxed), "it counts, and a power loss would take it");
+    }
 }

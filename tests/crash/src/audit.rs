@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context, ensure};
@@ -29,9 +30,6 @@ use crate::{
 pub struct Audit {
     /// Parts in the store, all of them referenced.
     pub parts: usize,
-    /// Folders that hold nothing: what a process left that died between making a folder and its first file. No
-    /// store lists them.
-    pub empty_folders: usize,
 }
 
 /// The catalog's and the store's own view.
@@ -82,6 +80,9 @@ pub async fn audit(world: &World) -> anyhow::Result<Audit> {
     ensure!(upper >= world.setup.end, "delivered up to {upper} only, the feed ends at {}", world.setup.end);
     compare(&oracle, &delivered).context("what the consumer recorded")?;
 
+    if world.setup.deletes_refused {
+        delete_what_was_refused(world).await?;
+    }
     let seen = inventory(&world.stash()).await?;
     ensure!(seen.others.is_empty(), "left in the store: {:?}", seen.others);
     ensure!(seen.queued == 0, "{} keys are left in the deletion queue", seen.queued);
@@ -101,12 +102,12 @@ pub async fn audit(world: &World) -> anyhow::Result<Audit> {
     }
     drop(sink);
     stash.close().await?;
-    let empty_folders = files(&world.stash(), seen.listed.len())?;
-    Ok(Audit { parts: seen.listed.len(), empty_folders })
+    files(&world.stash(), seen.listed.len())?;
+    Ok(Audit { parts: seen.listed.len() })
 }
 
 /// Audits a world whose sink was dropped: nothing of it is left.
-pub async fn audit_dropped(world: &World) -> anyhow::Result<usize> {
+pub async fn audit_dropped(world: &World) -> anyhow::Result<()> {
     let seen = inventory(&world.stash()).await?;
     ensure!(
         seen.sinks == 0 && seen.queued == 0 && seen.referenced.is_empty() && seen.listed.is_empty(),
@@ -114,6 +115,18 @@ pub async fn audit_dropped(world: &World) -> anyhow::Result<usize> {
     );
     ensure!(seen.others.is_empty(), "left in the store after the drop: {:?}", seen.others);
     files(&world.stash(), 0)
+}
+
+/// Deletes what the store refused to delete before, as soon as it is due again.
+async fn delete_what_was_refused(world: &World) -> anyhow::Result<()> {
+    let stash = role::open(&world.stash(), world.setup.lease_secs).await?;
+    while stash.catalog().deletions_queued(None).await? > 0 {
+        let revision = stash.catalog().revision().await?;
+        stash.drain_deletions().await?;
+        stash.catalog().changed(revision, Duration::from_millis(100)).await?;
+    }
+    stash.close().await?;
+    Ok(())
 }
 
 /// Verification finds nothing, and nor does a sweep (I17).
@@ -159,11 +172,11 @@ pub fn compare(oracle: &Content, got: &Content) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Looks at every file below the stash: parts, the marker and the catalog's own, and nothing else. Returns the
-/// number of empty folders below the blobs.
-fn files(stash: &Path, parts_max: usize) -> anyhow::Result<usize> {
+/// Looks at every file below the stash: parts, the marker and the catalog's own, and nothing else; no folder is
+/// empty.
+fn files(stash: &Path, parts_max: usize) -> anyhow::Result<()> {
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
-    let (mut waiting, mut empty) = (vec![stash.join("blobs")], 0);
+    let mut waiting = vec![stash.join("blobs")];
     while let Some(folder) = waiting.pop() {
         let mut entries = 0;
         for entry in std::fs::read_dir(&folder)? {
@@ -180,7 +193,7 @@ fn files(stash: &Path, parts_max: usize) -> anyhow::Result<usize> {
                 anyhow::bail!("left: {}", path.display());
             }
         }
-        empty += usize::from(entries == 0);
+        ensure!(entries > 0, "an empty folder: {}", folder.display());
     }
     ensure!(kinds.get("marker") == Some(&1), "the marker: {kinds:?}");
     ensure!(kinds.get("part").copied().unwrap_or(0) <= parts_max, "parts that no listing shows: {kinds:?}");
@@ -189,7 +202,7 @@ fn files(stash: &Path, parts_max: usize) -> anyhow::Result<usize> {
         let name = name.to_str().context("a name that is no text")?;
         ensure!(name == "blobs" || name.starts_with("catalog.sqlite"), "left beside the catalog: {name}");
     }
-    Ok(empty)
+    Ok(())
 }
 
 #[cfg(test)]

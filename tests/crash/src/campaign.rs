@@ -43,8 +43,8 @@ pub struct Report {
     pub redelivered: u64,
     /// Outcomes of offers.
     pub outcomes: BTreeMap<String, u64>,
-    /// Folders that held nothing at the end.
-    pub empty_folders: usize,
+    /// Parts that were left for the drop, all of them referenced.
+    pub parts: usize,
     /// Plans that failed, and why.
     pub failures: Vec<(String, String)>,
 }
@@ -72,7 +72,7 @@ impl Report {
         }
         self.missed += outcome.missed.len() as u64;
         self.redelivered += outcome.redelivered;
-        self.empty_folders += audit.empty_folders;
+        self.parts += audit.parts;
         for (kind, count) in outcome.outcomes {
             *self.outcomes.entry(kind).or_default() += count;
         }
@@ -83,13 +83,13 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "worlds {}, kills {}, missed {}, redelivered {}, offers {:?}, empty folders {}, failures {}",
+            "worlds {}, kills {}, missed {}, redelivered {}, offers {:?}, parts audited {}, failures {}",
             self.worlds,
             self.kills,
             self.missed,
             self.redelivered,
             self.outcomes,
-            self.empty_folders,
+            self.parts,
             self.failures.len()
         )?;
         writeln!(f, "by kind: {:?}", self.by_kind)?;

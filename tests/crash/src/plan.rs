@@ -234,6 +234,6 @@ pub async fn live(world: &mut World) -> anyhow::Result<Audit> {
     world.stop_all().await?;
     let audited = audit(world).await?;
     world.drop_sink().await?;
-    let empty = audit_dropped(world).await?;
-    Ok(Audit { empty_folders: audited.empty_folders.max(empty), ..audited })
+    audit_dropped(world).await?;
+    Ok(audited)
 }

@@ -84,6 +84,8 @@ pub struct Setup {
     pub stash: Option<PathBuf>,
     /// Whether a process that ends with an error is started again, rather than failing the world.
     pub errors_allowed: bool,
+    /// Whether deletes may be refused: they are due again later, and the audit waits for that.
+    pub deletes_refused: bool,
 }
 
 impl Setup {
@@ -108,6 +110,7 @@ impl Setup {
             wraps: BTreeMap::new(),
             stash: None,
             errors_allowed: false,
+            deletes_refused: false,
         }
     }
 

@@ -9,6 +9,7 @@
 //!
 //! | the process dies | a listing shows |
 //! |---|---|
+//! | before the temp | nothing; empty folders, which go when the store is opened next |
 //! | before the link | the temp, as [`BlobEntryKind::Upload`](crate::BlobEntryKind::Upload) of its key |
 //! | between the link and the removal of the temp | the object and the upload, two names of one file |
 //! | after that | the object |
@@ -80,6 +81,7 @@ impl LocalStore {
         let root =
             Root::open(root).map_err(|failure| failure.determinate("open", &root.display().to_string()))?;
         remove_overtaken_temps(path);
+        remove_empty_folders(path, &root);
         Ok(LocalStore { files: Arc::new(Files { root }) })
     }
 
@@ -105,6 +107,34 @@ fn remove_overtaken_temps(root: &Path) {
             && let Err(error) = std::fs::remove_file(entry.path())
         {
             tracing::warn!(?name, %error, "a temp file stays behind; a listing shows it");
+        }
+    }
+}
+
+/// Removes folders that hold nothing, two levels deep: a process died between making them and its first file. No
+/// listing shows a folder, so nobody else would ever find them.
+fn remove_empty_folders(path: &Path, root: &Root) {
+    let folders_in = |path: &Path| -> Vec<String> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        // A name that no key can have is somebody else's.
+        let names = folders.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| name.parse::<BlobKey>().is_ok()).collect()
+    };
+    let is_empty = |path: &Path| std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    let mut empty = Vec::new();
+    for outer in folders_in(path) {
+        let inner = folders_in(&path.join(&outer)).into_iter().map(|inner| format!("{outer}/{inner}"));
+        empty.extend(inner.chain([outer.clone()]).filter(|folder| is_empty(&path.join(folder))));
+    }
+    for folder in empty {
+        // A writer that is about to use it makes it again.
+        let pruned = root.descend(&folder).and_then(|chain| match chain.whole {
+            true => chain.sync_and_prune(),
+            false => Ok(()),
+        });
+        if let Err(failure) = pruned {
+            tracing::warn!(folder, errno = %failure.errno, "an empty folder stays behind");
         }
     }
 }
@@ -176,7 +206,8 @@ impl BlobStore for LocalStore {
                 }
             }
         });
-        batches.flat_map(|batch: Vec<_>| stream::iter(batch)).boxed()
+        // Who reads in chunks asks once more at the end.
+        batches.flat_map(|batch: Vec<_>| stream::iter(batch)).fuse().boxed()
     }
 }
 

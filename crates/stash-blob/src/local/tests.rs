@@ -478,3 +478,17 @@ async fn a_temp_at_the_top_goes_once_its_object_stands() {
     LocalStore::open(folder.path()).expect("opened again");
     assert!(!left.exists(), "what it was to become stands");
 }
+
+#[test]
+fn empty_folders_of_a_process_that_died_before_its_first_file_go_at_the_next_opening() {
+    let (folder, store) = fresh();
+    for made in ["shard/incarnation", "other/used", "lost+found"] {
+        std::fs::create_dir_all(folder.path().join(made)).expect("folders");
+    }
+    std::fs::write(folder.path().join("other/used/part"), "x").expect("a part");
+    drop(store);
+    let _store = LocalStore::open(folder.path()).expect("opened again");
+    assert!(!folder.path().join("shard").exists(), "the empty folders stayed");
+    assert!(folder.path().join("other/used/part").exists(), "a part is gone");
+    assert!(folder.path().join("lost+found").exists(), "somebody else's folder is gone");
+}

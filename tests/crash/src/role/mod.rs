@@ -34,6 +34,8 @@ pub use consumer::add;
 pub const ORPHANED: i32 = 96;
 /// Exit status of a role whose deadline passed.
 pub const LATE: i32 = 97;
+/// Exit status of a role in which anything panicked, caught or not.
+pub const PANICKED: i32 = 98;
 
 /// The sink of every world.
 pub const SINK: &str = "crashes";
@@ -83,7 +85,7 @@ pub struct RoleArgs {
     #[arg(long, default_value_t = 60)]
     pub lease_secs: u32,
     /// After so many seconds the process ends itself.
-    #[arg(long, default_value_t = 120)]
+    #[arg(long, default_value_t = 60)]
     pub deadline_secs: u64,
     /// The replica's name.
     #[arg(long, default_value = "a")]
@@ -147,6 +149,11 @@ pub fn run(args: RoleArgs) -> anyhow::Result<()> {
         "built without the feature `faults`: there are no places to die at"
     );
     place::arm(args.die_at.clone(), args.stop_at.clone());
+    let tell_panic = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell_panic(panic);
+        std::process::exit(PANICKED);
+    }));
     let deadline = Duration::from_secs(args.deadline_secs);
     std::thread::spawn(move || {
         let begun = std::time::Instant::now();

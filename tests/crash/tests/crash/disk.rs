@@ -1,11 +1,17 @@
 //! A sync fails with EIO, injected into the system call of a replica. Either the call is told as failed, by type, or
 //! a later try succeeds; what was accepted is not lost, and nothing is left.
+//!
+//! The tracer counts for each thread by itself, and a catalog connection that failed is made anew, with a new thread.
+//! So where the first sync is to fail the disk is broken for good: after a while the process is killed, and started
+//! again on a disk that works.
 
 use std::process::Command;
 
 use stash_crash::{Setup, What, Who, World, message::Event, plan::live};
 
 const HURT: Who = Who::Replica(0, 0);
+/// So many failures in a row, and somebody puts in another disk.
+const PATIENCE: usize = 25;
 
 /// Whether the machine has a tracer that may inject errors.
 fn can_inject() -> bool {
@@ -24,7 +30,7 @@ struct Seen {
 
 async fn hurt(when: &str) -> anyhow::Result<Seen> {
     let mut setup = Setup::new(crate::BINARY, 99);
-    (setup.errors_allowed, setup.keeper) = (true, true);
+    (setup.errors_allowed, setup.deletes_refused, setup.keeper) = (true, true, true);
     // The trace lies outside the world, which ends with the test.
     let trace = tempfile::NamedTempFile::new()?;
     let words = [
@@ -46,6 +52,9 @@ async fn hurt(when: &str) -> anyhow::Result<Seen> {
         match happening.what {
             What::Told(Event::Stuck { kind, error } | Event::Ended { kind, error, .. }) => {
                 seen.told.push((kind, error));
+                if happening.who == HURT && seen.told.len() == PATIENCE {
+                    world.kill(HURT)?;
+                }
             }
             What::Failed(words) => seen.told.push(("exit".to_owned(), words)),
             _ => {}

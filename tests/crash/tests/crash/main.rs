@@ -37,7 +37,7 @@ fn skip(what: &str) {
 /// Bounds a scenario: a world that does not end is a failure that names itself.
 #[cfg(feature = "faults")]
 async fn within_deadline<T>(scenario: impl Future<Output = anyhow::Result<T>>) -> T {
-    let deadline = std::time::Duration::from_secs(240);
+    let deadline = std::time::Duration::from_secs(120);
     match tokio::time::timeout(deadline, scenario).await {
         Ok(Ok(done)) => done,
         Ok(Err(error)) => panic!("{error:#}"),

@@ -1,7 +1,7 @@
 //! The disk is full: the stash lies on a small file system in memory. Writers are told so by type, nothing breaks,
 //! and once there is room the run completes.
 
-use std::{path::Path, process::Command};
+use std::{io::Write, path::Path, process::Command};
 
 use anyhow::{Context, ensure};
 use stash_crash::{Setup, What, World, message::Event, plan::live};
@@ -48,23 +48,52 @@ struct Told {
     ended: Vec<(String, String)>,
 }
 
-async fn fill(mount: &Mount, weight: u64) -> anyhow::Result<Told> {
+/// Where the room goes, and how there is some again.
+#[derive(Clone, Copy, Debug)]
+enum Full {
+    /// Parts fill it; the file system grows.
+    OfParts { weight: u64 },
+    /// Something else fills it at once, so that the catalog has no room either; that is removed.
+    OfSomethingElse,
+}
+
+/// Takes all the room there is left.
+fn take_all_room(file: &Path) -> anyhow::Result<()> {
+    let mut filler = std::fs::File::create(file)?;
+    for len in [64 << 10, 4 << 10, 1] {
+        while filler.write_all(&vec![0; len]).is_ok() {}
+    }
+    Ok(())
+}
+
+async fn fill(mount: &Mount, full: Full) -> anyhow::Result<Told> {
     let mut setup = Setup::new(crate::BINARY, 41);
     setup.stash = Some(mount.path().join("stash"));
     // The keeper holds everything, so that the room runs out for certain.
-    (setup.keeper, setup.weight, setup.sweeper) = (true, weight, false);
+    (setup.keeper, setup.sweeper, setup.deletes_refused) = (true, false, true);
+    if let Full::OfParts { weight } = full {
+        setup.weight = weight;
+    }
     let mut world = World::start(setup).await?;
     world.holding = true;
-    let mut told = Told::default();
+    let (mut told, filler) = (Told::default(), mount.path().join("filler"));
     while !world.is_held_up() {
         ensure!(!world.is_over(), "the file system was never full: {told:?}");
         match world.step().await?.what {
             What::Told(Event::Stuck { kind, error }) => told.stuck.push((kind, error)),
             What::Told(Event::Ended { kind, error, .. }) => told.ended.push((kind, error)),
+            What::Told(Event::Reached { .. })
+                if matches!(full, Full::OfSomethingElse) && !filler.exists() =>
+            {
+                take_all_room(&filler)?;
+            }
             _ => {}
         }
     }
-    mount.grow(512)?;
+    match full {
+        Full::OfParts { .. } => mount.grow(512)?,
+        Full::OfSomethingElse => std::fs::remove_file(&filler)?,
+    }
     world.release().await?;
     live(&mut world).await?;
     Ok(told)
@@ -73,21 +102,24 @@ async fn fill(mount: &Mount, weight: u64) -> anyhow::Result<Told> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_is_told_by_type_and_costs_nothing_once_there_is_room() {
     let mut told = Vec::new();
-    for (mib, weight) in [(1, 1), (2, 4), (4, 8), (8, 24)] {
+    let parts = |weight| Full::OfParts { weight };
+    let rest = Full::OfSomethingElse;
+    for (mib, how) in [(1, parts(1)), (2, parts(4)), (4, parts(8)), (8, parts(24)), (16, rest), (32, rest)] {
         let Some(mount) = Mount::new(mib).expect("a folder to mount on") else {
             return crate::skip("a full disk: mounting a file system is not permitted here");
         };
         let all = crate::within_deadline(async {
-            let filled = fill(&mount, weight).await;
-            filled.map_err(|error| error.context(format!("{mib} MiB")))
+            let filled = fill(&mount, how).await;
+            filled.map_err(|error| error.context(format!("{mib} MiB, {how:?}")))
         })
         .await;
-        println!("{mib} MiB: {all:?}");
+        println!("{mib} MiB, {how:?}: {all:?}");
         for (kind, error) in all.stuck.iter().chain(&all.ended) {
             assert!(["Retry", "Reopen"].contains(&kind.as_str()), "{kind}: {error}");
         }
         told.extend(all.stuck.into_iter().chain(all.ended));
     }
-    let full = |error: &str| error.contains("disk is full") || error.to_lowercase().contains("no space");
-    assert!(told.iter().any(|(_, error)| full(error)), "nobody was told that the disk is full: {told:?}");
+    for of in ["disk full", "database or disk is full"] {
+        assert!(told.iter().any(|(_, error)| error.contains(of)), "nobody was told {of:?}: {told:?}");
+    }
 }
