@@ -1,4 +1,4 @@
-//! One part, one PUT: create-only, tried a bounded number of times, its unknown outcomes read back (I21).
+//! One part, one PUT: create-only, tried a bounded number of times, its unknown outcomes asked for again (I21).
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,15 +51,10 @@ async fn try_put(
     len: u64,
     digest: Digest,
 ) -> Result<(), BlobError> {
-    let outcome = match store.put_new(key, chunks.to_vec()).await {
-        // SUBTLE: whether it landed is not found out by looking: a file whose folder failed to sync can be read, and
-        // is gone after a power loss. Asked once more, a create-only PUT says "exists" only of what is durable.
-        Err(error @ BlobError::Indeterminate { .. }) => {
-            store.put_new(key, chunks.to_vec()).await.map_err(|_| error)?
-        }
-        answered => answered?,
-    };
-    match outcome {
+    // SUBTLE: whether a PUT of unknown outcome landed is not found out by looking: a file whose folder failed to sync can
+    // be read, and is gone after a power loss. The next try asks once more: a create-only PUT says "exists" only of
+    // what is durable.
+    match store.put_new(key, chunks.to_vec()).await? {
         PutOutcome::Created => Ok(()),
         // SUBTLE: keys are fresh (I19), so what stands there is this part's own earlier try, whose answer was
         // lost. Whoever is of another opinion has other bytes, and is told apart by them.
@@ -176,7 +171,12 @@ mod tests {
         let store: Arc<dyn BlobStore> = Arc::<Unsynced>::clone(&unsynced);
         let (key, bytes) = (BlobKey::stash_json(), Bytes::from_static(b"part"));
         let digest = Digest::of(&bytes);
-        try_put(&store, &key, &[bytes], 4, digest).await.expect("the second PUT is answered");
-        assert!(unsynced.durable.load(Ordering::Relaxed), "it counts, and a power loss would take it");
+        let tried = || try_put(&store, &key, std::slice::from_ref(&bytes), 4, digest);
+        assert!(
+            matches!(tried().await, Err(BlobError::Indeterminate { .. })),
+            "it may be gone after a power loss"
+        );
+        tried().await.expect("the second PUT is answered");
+        assert!(unsynced.durable.load(Ordering::Relaxed));
     }
 }

@@ -78,8 +78,8 @@ async fn a_put_that_goes_wrong_once_in_whatever_way_is_retried_and_nothing_doubl
         world.store.reset_counts();
         let outcome = write(&incarnation, &mut chain, 1, &many(0, 100, 0)).await.outcome;
         assert_eq!(outcome, Some(Outcome::Accepted), "{fault:?}");
-        let puts = world.store.counts().puts;
-        assert_eq!(puts, if fault == Fault::LostReply { 1 } else { 2 }, "{fault:?}: read back, then retried");
+        // Also where it landed: that it can be read does not tell whether it is durable.
+        assert_eq!(world.store.counts().puts, 2, "{fault:?}");
         let content = delivered_until(&mut sink.read().await.expect("readable"), Frontier::at(1)).await;
         assert_same!(content.expect("read"), content_of(&many(0, 100, 0)));
         incarnation.close("done").await.expect("closes");
