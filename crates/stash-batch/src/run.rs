@@ -248,7 +248,7 @@ impl Place {
         match retrying("get", key, self.attempts_max, get).await {
             Ok(bytes) => Ok(bytes),
             Err(BlobError::NotFound { .. }) => {
-                Err(absence::of_part(&self.catalog, self.sink, key).await?.into())
+                Err(absence::of_part(&self.catalog, self.sink, key, self.piece.upper()).await?.into())
             }
             Err(error) => self.short_or(key, &blob, range, error).await,
         }

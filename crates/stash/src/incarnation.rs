@@ -105,8 +105,8 @@ impl Opened {
 }
 
 impl Sink {
-    /// Opens an incarnation of this sink: closes the replica's older ones and those whose lease ran out, sweeps
-    /// what they left, and grants the as-of to render at. Registers before the first PUT.
+    /// Opens an incarnation of this sink: takes what its time has come for ([`Sink::expire`]), leases that ran out
+    /// among it; closes the replica's older ones, sweeps what they left, and grants the as-of to render at. Registers before the first PUT.
     pub async fn open_incarnation(&self, launch: Launch) -> Result<Opened> {
         let catalog = self.stash().catalog();
         self.expire(true).await?;
@@ -299,7 +299,7 @@ async fn renew(sink: Sink, incarnation: IncarnationId) {
     loop {
         tokio::time::sleep(Duration::from_millis(lease_ms / 3)).await;
         match sink.stash().catalog().renew_lease(sink.id(), incarnation, lease_ms).await {
-            Ok(()) => {}
+            Ok(()) => expire_beside(&sink).await,
             Err(CatalogError::IncarnationClosed { reason, .. }) => {
                 tracing::warn!(sink = %sink.id(), %incarnation, %reason, "the incarnation was closed");
                 return;
@@ -307,6 +307,16 @@ async fn renew(sink: Sink, incarnation: IncarnationId) {
             Err(CatalogError::SinkDropped { .. } | CatalogError::InvalidUsage(_)) => return,
             Err(error) => tracing::warn!(sink = %sink.id(), %incarnation, %error, "lease not renewed"),
         }
+    }
+}
+
+/// Takes what its time has come for, where the sink was declared with such a time. The own lease was renewed just
+/// before, so that this closes others' only.
+async fn expire_beside(sink: &Sink) {
+    if sink.can_expire()
+        && let Err(error) = sink.expire(true).await
+    {
+        tracing::warn!(sink = %sink.id(), %error, "what its time has come for was not taken: the next renewal tries again");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sinks: named outputs with an immutable schema.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, UInt64Array};
 use arrow::datatypes::Schema;
@@ -52,12 +52,40 @@ impl SinkSpec {
         self
     }
 
+    /// Without consumers, batches are kept for so long after they were accepted, and go oldest first. Default: for
+    /// ever. Whole milliseconds, rounded up; zero is refused when the sink is declared.
+    ///
+    /// Acted on by [`Sink::expire`] and whoever calls it; never while a consumer holds the chain.
+    #[must_use]
+    pub fn retention(mut self, kept: Duration) -> SinkSpec {
+        self.retention_ms = Some(whole_millis(kept));
+        self
+    }
+
+    /// A consumer that is not heard for so long holds nothing any longer: what it has not acknowledged may go, and
+    /// is read as [`crate::Absence::Expired`] when it comes back. Default: never. Whole milliseconds, rounded up;
+    /// zero is refused when the sink is declared.
+    ///
+    /// A [`crate::Subscription`] is heard while it lives, four times in this duration, so choose one that outlasts
+    /// a restart of the consumer.
+    #[must_use]
+    pub fn absent_hold(mut self, held: Duration) -> SinkSpec {
+        self.absent_hold_ms = Some(whole_millis(held));
+        self
+    }
+
     /// An empty input frontier completes the chain. Without this it only ends the incarnation.
     #[must_use]
     pub fn sealing(mut self) -> SinkSpec {
         self.seals = true;
         self
     }
+}
+
+/// Rounded up, so that nothing is kept shorter than was asked for, and only zero is zero.
+fn whole_millis(duration: Duration) -> u64 {
+    let millis = duration.as_nanos().div_ceil(1_000_000);
+    u64::try_from(millis).unwrap_or(u64::MAX)
 }
 
 /// A declared sink. Clones share it.
@@ -119,6 +147,11 @@ impl Sink {
     /// As the catalog has it.
     pub fn row(&self) -> &SinkRow {
         &self.row
+    }
+
+    /// Whether the passing of time can take anything of its chain.
+    pub(crate) fn can_expire(&self) -> bool {
+        self.row.spec.retention_ms.is_some() || self.row.spec.absent_hold_ms.is_some()
     }
 
     pub(crate) fn rules(&self) -> ChainRules {
@@ -202,5 +235,18 @@ impl Sink {
     pub(crate) fn chain_error(&self) -> impl FnOnce(stash_chain::ChainError) -> Error {
         let sink = self.id();
         move |source| Error::Chain { sink, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_whole_milliseconds_and_never_shorter_than_asked_for() {
+        for (nanos, millis) in [(0, 0), (1, 1), (1_000_000, 1), (1_000_001, 2)] {
+            assert_eq!(whole_millis(Duration::from_nanos(nanos)), millis);
+        }
+        assert_eq!(whole_millis(Duration::MAX), u64::MAX, "and is refused as too long");
     }
 }

@@ -3,15 +3,22 @@
 //! A subscription with a consumer's name holds the chain from what it acknowledged on; a newer session of
 //! the same consumer fences it. One without a name holds nothing and reads what is there. Delivery follows
 //! the chain's rows: a consumer that comes back gets the identical batches again.
+//!
+//! Where the sink has an absent hold, a subscription with a name says in the background that its consumer is
+//! there, for as long as it lives: also while the consumer is busy with a long batch, or waits for the next one.
+//! What expired although the consumer had not acknowledged it is read as [`Absence::Expired`], never as empty.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use stash_batch::{Absence, BatchReader, BatchSource};
-use stash_catalog::{Acknowledged, BatchRow, ConsumerRow, HeadRow, HeadStatus, RegisterConsumer, StartAt};
+use stash_catalog::{
+    Acknowledged, BatchRow, CatalogError, ConsumerRow, HeadRow, HeadStatus, RegisterConsumer, StartAt,
+};
 use stash_types::{
     ConsumerName, Description, Frontier, RunFacts, SessionId,
     fault::{self, Mutant, broken},
 };
+use tokio::task::JoinSet;
 
 use crate::{Error, Result, Sink};
 
@@ -21,7 +28,9 @@ const ROWS_A_READ: u32 = 64;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Sink {
-    /// Subscribes a consumer: from where it acknowledged, or from `start` if it is new.
+    /// Subscribes a consumer: from where it acknowledged, or from `start` if it is new. A known one that stands
+    /// below what expired reads [`Absence::Expired`] from there, unless it starts with
+    /// [`StartAt::SkipExpired`].
     pub async fn subscribe(&self, consumer: &str, start: StartAt) -> Result<Subscription> {
         let consumer: ConsumerName = consumer.parse()?;
         let session = self.stash().draw_session();
@@ -68,11 +77,16 @@ pub struct Subscription {
     from: Frontier,
     rows: VecDeque<BatchRow>,
     revision: u64,
+    _heard: JoinSet<()>,
 }
 
 impl Subscription {
     fn new(sink: &Sink, consumer: Option<(ConsumerName, SessionId)>, from: Frontier) -> Subscription {
-        Subscription { sink: sink.clone(), consumer, from, rows: VecDeque::new(), revision: 0 }
+        let mut heard = JoinSet::new();
+        if let (Some((name, session)), Some(hold_ms)) = (&consumer, sink.row().spec.absent_hold_ms) {
+            heard.spawn(renew(sink.clone(), name.clone(), *session, hold_ms));
+        }
+        Subscription { sink: sink.clone(), consumer, from, rows: VecDeque::new(), revision: 0, _heard: heard }
     }
 
     /// Where the next delivery begins.
@@ -173,18 +187,18 @@ impl Subscription {
             let rows = self.sink.consumers().await?;
             if !rows.iter().any(|row| row.name == *consumer && row.session == *session) {
                 let consumer = consumer.clone();
-                return Ok(Error::Catalog(stash_catalog::CatalogError::SessionFenced { sink, consumer }));
+                return Ok(Error::Catalog(CatalogError::SessionFenced { sink, consumer }));
             }
         }
         let head = self.sink.head().await?;
         Ok(if head.status == HeadStatus::Dropped {
             Error::Absent(Absence::Dropped { sink })
-        } else if from < head.expired {
+        } else if from < head.expired && head.released < head.expired {
             Error::Absent(Absence::Expired { sink, earliest })
         } else if from < head.released {
             Error::Absent(Absence::Acknowledged { sink, released: head.released })
         } else {
-            Error::Catalog(stash_catalog::CatalogError::Damaged {
+            Error::Catalog(CatalogError::Damaged {
                 location: self.sink.stash().catalog().location(),
                 what: format!(
                     "sink {sink}: the chain has a gap from {from} to {earliest} (I4); run `stash-admin verify`"
@@ -212,6 +226,24 @@ impl Subscription {
             self.sink.stash().process().wake_deleter();
         }
         Ok(acknowledged)
+    }
+}
+
+/// Says four times in the absent hold that the consumer is there, until a newer session takes over.
+async fn renew(sink: Sink, consumer: ConsumerName, session: SessionId, hold_ms: u64) {
+    let every = Duration::from_millis(hold_ms.div_ceil(4));
+    loop {
+        tokio::time::sleep(every).await;
+        match sink.stash().catalog().renew_session(sink.id(), &consumer, session).await {
+            Ok(()) => {}
+            // Who reads on is told by its next call.
+            Err(
+                CatalogError::SessionFenced { .. }
+                | CatalogError::SinkDropped { .. }
+                | CatalogError::InvalidUsage(_),
+            ) => return,
+            Err(error) => tracing::warn!(sink = %sink.id(), %consumer, %error, "the consumer was not heard"),
+        }
     }
 }
 

@@ -179,9 +179,12 @@ impl Sink {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
                 // What is missing or has the wrong digest was said above already.
-                Err(Error::Absent(crate::Absence::Lost { .. } | crate::Absence::Acknowledged { .. })) => {
-                    return Ok(());
-                }
+                // What was released or expired meanwhile is not there to be checked.
+                Err(Error::Absent(
+                    crate::Absence::Lost { .. }
+                    | crate::Absence::Acknowledged { .. }
+                    | crate::Absence::Expired { .. },
+                )) => return Ok(()),
                 Err(Error::Absent(absence)) => {
                     report.broken("I22", absence.to_string());
                     return Ok(());
