@@ -5,16 +5,19 @@ from z3 import And, Not
 from action import Action
 from cleanup import (
     acknowledge,
+    be_heard,
     crash,
     delete,
     dequeue,
     drop_sink,
     expire,
+    grow_absent,
     ledger_judges,
     ledger_queues,
     ledger_settles,
     register,
     release,
+    release_expired,
     sweep_lists,
     sweep_queues,
     sweep_reads,
@@ -88,6 +91,9 @@ ACTIONS = [
     Action("unregister", {"c": C}, unregister),
     Action("acknowledge", {"c": C, "t": "time", "session": "time"}, acknowledge),
     Action("release", {"c": C, "t": "time", "f": Q}, release),
+    Action("release-expired", {"c": C, "t": "time"}, release_expired),
+    Action("grow-absent", {"c": C}, grow_absent),
+    Action("be-heard", {"c": C}, be_heard),
     Action("expire", {"t": "time", "f": Q}, expire),
     Action("drop-sink", {}, drop_sink),
     Action("ledger-judges", {"k": K}, ledger_judges),
@@ -114,6 +120,7 @@ def initial(s):
                 s.status == UNDECLARED,
                 s.upper == c.ASOF,
                 s.released == c.ASOF,
+                s.expired <= c.ASOF,
                 s.first == s.next,
                 s.compacted <= c.ASOF,
             ),
@@ -146,6 +153,6 @@ def initial(s):
         )
     ]
     start += [((K,), zero(name)) for name in ("puts", "queued")]
-    start += [((C,), no("registered")), ((S, K), no("listed")), ((S, K), no("planned")), ((P,), no("dead"))]
+    start += [((C,), no("registered")), ((C,), no("absent")), ((S, K), no("listed")), ((S, K), no("planned")), ((P,), no("dead"))]
     start += [((X,), zero("delivered"))]
     return start

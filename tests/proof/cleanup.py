@@ -9,6 +9,7 @@ from model import (
     C,
     K,
     Q,
+    begin,
     garbage,
     incarnation_of,
     put,
@@ -25,14 +26,25 @@ def register(s, p):
     guard = now(
         s.status != DROPPED,
         s.status != UNDECLARED,
-        Or(s.registered(p.c), And(s.released <= p.t, p.t <= s.upper)),
+        Or(s.registered(p.c), And(begin(s) <= p.t, p.t <= s.upper)),
     )
     return guard, s.after(
         registered=put(s.registered, p.c, True),
         acked=put(s.acked, p.c, If(s.registered(p.c), s.acked(p.c), p.t)),
         session=put(s.session, p.c, s.session(p.c) + 1),
+        absent=put(s.absent, p.c, False),
         fence=s.fence + 1,
     )
+
+
+def grow_absent(s, p):
+    """It was not heard for as long as the sink allows; by whatever clock, so at any time."""
+    return now(s.registered(p.c)), s.after(absent=put(s.absent, p.c, True))
+
+
+def be_heard(s, p):
+    """It comes back, or the clock goes back. If it was passed meanwhile, it reads that."""
+    return now(s.registered(p.c)), s.after(absent=put(s.absent, p.c, False))
 
 
 def unregister(s, p):
@@ -46,12 +58,14 @@ def acknowledge(s, p, newest=True):
     return guard, s.after(acked=put(s.acked, p.c, p.t), acked_by=put(s.acked_by, p.c, p.session))
 
 
-def unlink_below(s, p, queues=True):
-    """Rows before `f` go, and of row `f` what lies below `t`, which does not cut its updates."""
+def unlink_below(s, p, queues=True, by="released", prefix=True):
+    """Rows before `f` go, and of row `f` what lies below `t`, which does not cut its updates.
+
+    `by` is the frontier that rises. Without `prefix` it is row `f` that goes, wherever it stands."""
     cut = And(s.row_lo(p.f) <= p.t, p.t < s.row_extent(p.f), Or(p.t == s.row_lo(p.f), s.row_hi(p.f) <= p.t))
     guard = now(
         s.status != DROPPED,
-        s.released <= p.t,
+        begin(s) <= p.t,
         p.t <= s.upper,
         s.first <= p.f,
         p.f <= s.next,
@@ -61,9 +75,11 @@ def unlink_below(s, p, queues=True):
     goes = lambda k: And(s.linked(k), Or(s.row(k) < p.f, And(rest, s.row(k) == p.f)))
     # Uppers of rows rise with their numbers, so "a row whose updates lie below t" is what is meant here.
     guard += every(Q, lambda q: Or(q < s.first, q >= p.f, s.row_hi(q) <= p.t))
+    if not prefix:
+        goes = lambda k: And(s.linked(k), s.row(k) == p.f)
     queue = queue_all(s, goes) if queues else {}
     return guard, s.after(
-        released=p.t,
+        **{by: p.t},
         first=p.f,
         linked=where(s.linked, goes, False),
         row_lo=put(s.row_lo, p.f, If(p.f < s.next, p.t, s.row_lo(p.f))),
@@ -81,10 +97,21 @@ def release(s, p, queues=True):
     ), after
 
 
-def expire(s, p):
-    """Without consumers, retention takes rows."""
-    guard, after = unlink_below(s, p)
-    return guard + every(C, lambda x: Not(s.registered(x))), after
+def release_expired(s, p):
+    """All acknowledged what expiry had taken before: nothing is left to unlink."""
+    guard = now(s.registered(p.c), s.status != DROPPED, s.released <= p.t, p.t <= begin(s)) + every(
+        C, lambda x: Or(Not(s.registered(x)), p.t <= s.acked(x))
+    )
+    return guard, s.after(released=p.t, fence=s.fence + 1)
+
+
+def expire(s, p, heeds_present=True, queues=True, prefix=True):
+    """Retention, or the absence of consumers, takes rows that nobody who is present holds, without
+    acknowledgement: a prefix, queued in the transaction that unlinks it."""
+    guard, after = unlink_below(s, p, queues, by="expired", prefix=prefix)
+    if heeds_present:
+        guard += every(C, lambda x: Or(Not(s.registered(x)), s.absent(x), p.t <= s.acked(x)))
+    return guard, after
 
 
 def drop_sink(s, p):

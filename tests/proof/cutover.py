@@ -23,6 +23,7 @@ from model import (
     Q,
     W,
     X,
+    begin,
     granted,
     keeps,
     larger,
@@ -133,13 +134,13 @@ def i4(s, q):
 def i4_ends(s):
     return And(
         s.first <= s.next,
-        c.ASOF <= s.released,
+        c.ASOF <= begin(s),
         Implies(
             live(s),
             If(
                 s.first < s.next,
-                And(s.row_lo(s.first) == s.released, s.row_extent(s.next - 1) == s.upper),
-                s.released == s.upper,
+                And(s.row_lo(s.first) == begin(s), s.row_extent(s.next - 1) == s.upper),
+                begin(s) == s.upper,
             ),
         ),
     )
@@ -294,6 +295,7 @@ def i13(s, t):
     return And(
         s.upper <= t.upper,
         s.released <= t.released,
+        s.expired <= t.expired,
         s.fence <= t.fence,
         s.next <= t.next,
         s.compacted <= t.compacted,
@@ -357,7 +359,12 @@ CUTOVER = [
     ),
     Invariant("I3", "a part's times lie within its description, and not below its floor", (K,), i3),
     Invariant("I4", "each row begins where the one before extends to", (Q,), i4),
-    Invariant("I4.ends", "the first row begins at the released frontier, the last extends to U", (), i4_ends),
+    Invariant(
+        "I4.ends",
+        "the first row begins where release and expiry ended, the last extends to U",
+        (),
+        i4_ends,
+    ),
     Invariant(
         "I5", "no part of a refused batch is ever referenced, and each was queued for deletion", (K,), i5
     ),
@@ -426,7 +433,10 @@ CUTOVER = [
     Invariant("Error", "auxiliary: a batch's dataflow error lies within its description", (D,), merge_error),
     Step("I8.stable", "an outcome once recorded never changes", (D,), i8_stable),
     Step(
-        "I13", "U, the released frontier, the fence, the compaction and the status never move back", (), i13
+        "I13",
+        "U, the released and expired frontiers, the fence, the compaction and the status never move back",
+        (),
+        i13,
     ),
     Step("I13.acked", "an acknowledged frontier never moves back", (C,), i13_acked),
     Step(

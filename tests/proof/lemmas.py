@@ -41,6 +41,7 @@ class Lemma:
     given: Callable
     then: Callable
     holds: bool = True
+    mutant: str = ""
 
 
 def possible(s, p, universe, *actions):
@@ -110,6 +111,7 @@ LEMMAS = [
         reaches_past,
         lambda s, p, universe: possible(s, p, universe, commit_accept),
         holds=False,
+        mutant="strict lower equality",
     ),
     Lemma(
         "no next offer of an open chain is left undecided, unless its error is below U",
@@ -150,10 +152,14 @@ LEMMAS = [
         lambda s, p, universe: s.linked(p.k),
     ),
     Lemma(
-        "no consumer that is registered misses a part it has not acknowledged",
+        "no registered consumer misses a part it has not acknowledged, unless it reads that it is expired",
         {"k": K, "c": C},
         lambda s, p: And(
-            s.ever_linked(p.k), s.registered(p.c), s.piece_hi(c.desc(p.k)) > s.acked(p.c), s.status == OPEN
+            s.ever_linked(p.k),
+            s.registered(p.c),
+            s.piece_hi(c.desc(p.k)) > s.acked(p.c),
+            s.acked(p.c) >= s.expired,
+            s.status == OPEN,
         ),
         lambda s, p, universe: And(s.linked(p.k), s.stored(p.k)),
     ),

@@ -94,6 +94,7 @@ COMPONENTS = {
     "poisoned_at": ((), N),
     "fence": ((), N),
     "released": ((), N),
+    "expired": ((), N),
     "compacted": ((), N),
     # The rows of the chain: `first <= seq < next` are linked.
     "first": ((), N),
@@ -164,6 +165,8 @@ COMPONENTS = {
     "acked": ((C,), N),
     "session": ((C,), N),
     "acked_by": ((C,), N),
+    # Not heard for so long that it holds nothing.
+    "absent": ((C,), B),
     # Sweeps: what was listed, and what was judged garbage.
     "listed": ((S, K), B),
     "planned": ((S, K), B),
@@ -233,6 +236,11 @@ def smaller(a, b):
 def granted(upper):
     """The as-of that is granted: `U - 1`, or the original one while nothing is accepted."""
     return larger(upper - 1, Const.ASOF)
+
+
+def begin(s):
+    """Where the chain begins: what was released and what was expired is gone."""
+    return larger(s.released, s.expired)
 
 
 def may_complete():

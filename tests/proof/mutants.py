@@ -1,12 +1,13 @@
 """Changed actions, each with the invariant that it must break.
 
 A mutant that breaks nothing would show that the invariants do not ask for what the change took away. Strict lower
-equality is none of them: it breaks no invariant, see `lemmas.py`.
+equality breaks no invariant, but progress: it is a lemma that must be refuted, see `lemmas.py`. `IN_CODE` says which
+of them stands for which rule that can be broken in the code.
 """
 
 from dataclasses import dataclass, replace
 
-from z3 import And, BoolVal, Not, Or
+from z3 import And, BoolVal, If, Not, Or
 
 import cleanup
 import offers
@@ -88,6 +89,16 @@ def poison_takes_all(s, p):
     guard, _ = offers.commit_poison(s, p)
     u, hi = s.saw_upper(p.d), c.hi(p.d)
     return guard, offers.take(s, p, u, hi, TRIMMED, POISONED).after(poisoned_at=s.error(p.d))
+
+
+def no_snapshot(s, p):
+    """A replica that was there before (as `j`) and renders anew while nothing is accepted, without its snapshot."""
+    i, u, hi = c.inc(p.d), s.saw_upper(p.d), c.hi(p.d)
+    restarts = now(p.j != i, s.known(p.j), c.replica(p.j) == c.replica(i), s.as_of(i) == c.ASOF, u == c.ASOF)
+    guard = offers.fenced(s, p) + offers.decided(s, p) + restarts + now(c.lo(p.d) == u)
+    after = offers.take(s, p, u, hi, ACCEPTED, offers.ending(hi))
+    updates = lambda x: If(c.time(x) <= s.as_of(i), s.delivered(x), after.delivered(x))
+    return guard, after.after(delivered=updates)
 
 
 def forgets_on_failure(s, p):
@@ -172,6 +183,9 @@ MUTANTS = [
         changed("sweep-reads", references_first, before=(K,)),
     ),
     Mutant("sweep by age", "I18", changed("sweep-reads", sweep_by_age, old=(K,))),
+    Mutant(
+        "no snapshot on restart before the first accept", "I11", changed("commit-accept", no_snapshot, j=I)
+    ),
     Mutant("trim deletes the kept part", "I6", changed("commit-trim", trim_deletes)),
     Mutant(
         "description skipped",
@@ -227,6 +241,21 @@ MUTANTS = [
         "a number is used again", "I19", changed("put-part", lambda s, p: writing.put_part(s, p, fresh=False))
     ),
     Mutant("opening leaves predecessors open", "I20.one", changed("open-incarnation", keeps_predecessors)),
+    Mutant(
+        "expire passes a present consumer",
+        "I15.present",
+        changed("expire", lambda s, p: cleanup.expire(s, p, heeds_present=False)),
+    ),
+    Mutant(
+        "expire unlinks without queueing",
+        "I16",
+        changed("expire", lambda s, p: cleanup.expire(s, p, queues=False)),
+    ),
+    Mutant(
+        "expire takes what is no prefix",
+        "I15.unread",
+        changed("expire", lambda s, p: cleanup.expire(s, p, prefix=False)),
+    ),
     Mutant("one consumer releases for all", "I15.acked", changed("release", one_consumer_decides)),
     Mutant(
         "an old session acknowledges",
@@ -236,3 +265,29 @@ MUTANTS = [
     Mutant("a ledger queues what is not proven", "I15.proven", changed("ledger-queues", queues_unproven)),
     Mutant("dequeued before it is deleted", "I16.queue", changed("dequeue", forgets_undeleted)),
 ]
+
+# The rules that can be broken in the code, by their names there.
+IN_CODE = {
+    "StrictLower": "strict lower equality",
+    "NoTrim": "no trim",
+    "OutOfOrder": "out of order",
+    "RehydrateBeyond": "rehydrate beyond U",
+    "RehydrateAt": "rehydrate at U",
+    "RehydrateBelow": "rehydrate below the original",
+    "QueueKept": "queue kept across a reconnect",
+    "DropKeepsBlobs": "drop without delete",
+    "AckKeepsBlobs": "ack without delete",
+    "SweepIgnoresQueue": "sweep ignores the queue",
+    "SweepReadsFirst": "sweep reads references before the listing",
+    "NoSnapshot": "no snapshot on restart before the first accept",
+    "TrimDeletesKept": "trim deletes the kept part",
+    "DescriptionSkipped": "description skipped",
+    "CompactedPast": "compaction past a pending render",
+    "NoFence": "accept without fence",
+    "ResolvedForgotten": "resolved upper not kept",
+    "HandOverDeletes": "hand-over deletes on unknown outcome",
+    "MergeTakesDuplicate": "merge accepts a duplicate",
+    "ErrorAsEmpty": "error share counted as empty",
+    "EmptyCompletes": "empty frontier completes the chain",
+    "FloorAbove": "floor above U",
+}

@@ -12,6 +12,7 @@ from model import (
     I,
     K,
     S,
+    begin,
     held,
     incarnation_of,
     owned,
@@ -83,7 +84,7 @@ def i15_proven(s, k):
 def i15_unread(s, k):
     d = c.desc(k)
     return And(
-        Implies(And(live(s), s.ever_linked(k), Not(s.linked(k))), s.piece_hi(d) <= s.released),
+        Implies(And(live(s), s.ever_linked(k), Not(s.linked(k))), s.piece_hi(d) <= begin(s)),
         Implies(s.linked(k), And(s.piece_hi(d) == s.row_hi(s.row(k)), s.piece_lo(d) == s.row_lo(s.row(k)))),
     )
 
@@ -92,6 +93,12 @@ def i15_acked(s, cons):
     return Implies(
         And(live(s), s.registered(cons)), And(s.released <= s.acked(cons), s.acked(cons) <= s.upper)
     )
+
+
+def i15_present(s, t, cons):
+    """One that stood below the beginning before was passed while it was absent, and reads that it is expired."""
+    stands = And(live(s), live(t), s.registered(cons), Not(s.absent(cons)), begin(s) <= s.acked(cons))
+    return Implies(And(stands, t.registered(cons)), begin(t) <= t.acked(cons))
 
 
 def i16(s, k):
@@ -217,7 +224,7 @@ OWNERSHIP = [
     Invariant(
         "I15.proven", "what is queued, deleted or judged garbage can never be referenced", (K,), i15_proven
     ),
-    Invariant("I15.unread", "a part is unlinked only when its piece was released", (K,), i15_unread),
+    Invariant("I15.unread", "a part is unlinked only when its piece was released or expired", (K,), i15_unread),
     Invariant("I15.acked", "nothing is released that a consumer has not acknowledged", (C,), i15_acked),
     Invariant(
         "I16",
@@ -264,6 +271,7 @@ OWNERSHIP = [
         (K,),
         i18_step,
     ),
+    Step("I15.present", "no consumer that is present is passed", (C,), i15_present),
     Step("I19.revive", "nothing is linked that was deleted, whatever a late PUT brings back", (K,), i19_step),
     Step("I20", "after its closing nothing of an incarnation is resolved or linked", (K,), i20_step),
     Step("I20.head", "what a decision rests on never changes under the same U and fence", (I,), i20_head),

@@ -11,6 +11,7 @@ afterwards. `unsat` proves it, since fewer instances assume less. `sat` yields a
 """
 
 import argparse
+import re
 import sys
 import time
 from pathlib import Path
@@ -24,7 +25,7 @@ from counterexample import describe
 from invariants import INVARIANT, INVARIANTS
 from lemmas import LEMMAS
 from model import SORTS, Const, Q, State, Universe
-from mutants import MUTANTS
+from mutants import IN_CODE, MUTANTS
 from stories import MISDEEDS, STORIES
 from story_teller import play
 
@@ -180,6 +181,15 @@ def untold():
     return f"      no story tells {sorted(missing)}" if missing else None
 
 
+def unbroken():
+    """Which rules that can be broken in the code have no mutant here, if any."""
+    code = Path(__file__).parents[2] / "crates" / "stash-types" / "src" / "fault.rs"
+    in_code = re.findall(r"^        Mutant::(\w+),$", code.read_text(encoding="utf-8"), re.MULTILINE)
+    here = {mutant.name for mutant in MUTANTS} | {lemma.mutant for lemma in LEMMAS}
+    missing = [name for name in in_code if IN_CODE.get(name) not in here]
+    return f"      no mutant stands for {missing} of {code.name}" if missing or not in_code else None
+
+
 def readme():
     """What the README's table lacks, if anything: prose drifts."""
     text = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
@@ -243,6 +253,15 @@ def mutate(only, report, show):
         if show and model is not None:
             print(describe(model, setting.concerned(INVARIANT[mutant.breaks].sorts), before, after))
 
+    for lemma in (lemma for lemma in LEMMAS if lemma.mutant):
+        name = f"{lemma.mutant} breaks I12, the lemma that some action moves U"
+        if only in name:
+            began = time.monotonic()
+            refuted = check_lemma(lemma)
+            report.add(name, "caught" if refuted else "MISSED", began, None if refuted else "      the lemma holds")
+            if show and refuted:
+                print(refuted)
+    tell("every rule that can be broken in the code is broken here", only, report, unbroken)
     for story in MISDEEDS:
         tell(f"{story.mutant}, from the start: {story.name}", only, report, misdeed, story)
 

@@ -280,7 +280,29 @@ POISON_AT = Story(
     lambda s, n: And(s.status == POISONED, s.upper == c.ASOF, s.queued(n.k1) == 1),
 )
 
-STORIES = [READ, CUTOVER, FAILURE, UNKNOWN, POISON, POISON_EMPTY, POISON_AT]
+ABSENT = Story(
+    "a consumer stays away: what the other has read expires, and the one that comes back is told so",
+    [
+        step("declare"),
+        step("open-incarnation", i="i"),
+        *batch("d1", "k1"),
+        *offer("d1", "commit-accept"),
+        step("register", c="slow", t=lambda s: c.ASOF),
+        step("register", c="c", t=lambda s: c.ASOF),
+        step("acknowledge", c="c", t=upper, session=None),
+        step("grow-absent", c="slow"),
+        step("expire", t=upper, f=lambda s: s.next),
+        step("ledger-settles", k="k1"),
+        *gone("k1"),
+        step("be-heard", c="slow"),
+        step("acknowledge", c="slow", t=upper, session=None),
+        step("release-expired", c="c", t=upper),
+    ],
+    lambda n: True,
+    lambda s, n: And(s.expired == s.upper, s.released == s.upper, Not(s.stored(n.k1)), Not(owned(s, n.k1))),
+)
+
+STORIES = [READ, CUTOVER, FAILURE, UNKNOWN, POISON, POISON_EMPTY, POISON_AT, ABSENT]
 
 
 # Two renderings of one replica: the first accepts its snapshot, the second what follows.
@@ -501,6 +523,34 @@ MISDEEDS = [
         lambda n: True,
         lambda s, n: And(s.acked(n.slow) < c.hi(n.d1), Not(s.linked(n.k1))),
         mutant="one consumer releases for all",
+    ),
+    Story(
+        "a batch expires that a consumer who is there has not read",
+        [
+            step("declare"),
+            step("open-incarnation", i="i"),
+            *batch("d1", "k1"),
+            step("register", c="c", t=lambda s: c.ASOF),
+            *offer("d1", "commit-accept"),
+            step("expire", t=upper, f=lambda s: s.next),
+        ],
+        lambda n: True,
+        lambda s, n: And(s.registered(n.c), s.acked(n.c) < c.hi(n.d1), Not(s.linked(n.k1))),
+        mutant="expire passes a present consumer",
+    ),
+    Story(
+        "the snapshot is missing although a replica that restarted delivered it",
+        [
+            step("declare"),
+            step("open-incarnation", i="i"),
+            step("open-incarnation", i="j"),
+            *batch("e1"),
+            step("look", d="e1"),
+            step("commit-accept", d="e1", j="i"),
+        ],
+        lambda n: And(c.replica(n.i) == c.replica(n.j), c.inc(n.e1) == n.j, c.time(n.x) <= c.ASOF),
+        lost,
+        mutant="no snapshot on restart before the first accept",
     ),
     Story(
         "a key is written twice",
