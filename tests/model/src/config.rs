@@ -116,7 +116,8 @@ impl Config {
             in_flight: 1,
             consumers: 1,
             zombies: false,
-            closings: true,
+            // A replica that renders anew or dies is closed all the same.
+            closings: false,
             doubts: false,
             drops: false,
             cleaning: true,
@@ -128,12 +129,23 @@ impl Config {
     pub fn large() -> Config {
         Config {
             name: "large",
-            about: "both at once, with consumers that stay away, retention and a drop of the sink",
-            scenarios: vec![Scenario::plain(), Scenario::up_to(3)],
+            about: "ownership, and anybody may close any incarnation at any time",
+            closings: true,
+            ..Config::ownership()
+        }
+    }
+
+    /// What leaves without having been read.
+    pub fn expiry() -> Config {
+        Config {
+            name: "expiry",
+            about: "two consumers that may stay away, retention, and a drop of the sink",
+            consumers: 2,
+            replicas: 1,
             expiry: true,
             drops: true,
-            doubts: true,
-            ..Config::ownership()
+            closings: false,
+            ..Config::small()
         }
     }
 
@@ -188,7 +200,7 @@ impl Config {
     }
 
     /// All of them.
-    pub fn all() -> [Config; 4] {
-        [Config::small(), Config::cutover(), Config::ownership(), Config::large()]
+    pub fn all() -> [Config; 5] {
+        [Config::small(), Config::expiry(), Config::cutover(), Config::ownership(), Config::large()]
     }
 }

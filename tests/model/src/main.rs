@@ -10,9 +10,9 @@ use stash_types::fault::Mutant;
 const HELP: &str = "\
 stash-model [--config NAME [--bound NAME=NUMBER]...]... [--mutants] [--mutant NAME]
 
-Without arguments it exhausts what CI does: the share merge, cutover and ownership.
+Without arguments it exhausts what CI does: the share merge, expiry, cutover and ownership.
 
---config   exhausts a world: merge, small, cutover, ownership or large; may be given more than once
+--config   exhausts a world: merge, small, expiry, cutover, ownership or large; may be given more than once
 --bound    moves a bound of the world before it: scenarios, horizon, replicas, opens, in_flight, consumers, or
            zombies, closings, doubts, drops, expiry (0 or 1)
 --mutants  shows that each broken rule is found out by the invariant named for it
@@ -66,7 +66,9 @@ fn tasks(mut arguments: impl Iterator<Item = String>) -> Result<Vec<Task>, Strin
         }
     }
     if tasks.is_empty() {
-        tasks = vec![Task::Merge, Task::World(Config::cutover()), Task::World(Config::ownership())];
+        let worlds = [Config::expiry(), Config::cutover(), Config::ownership()];
+        tasks.push(Task::Merge);
+        tasks.extend(worlds.map(Task::World));
     }
     Ok(tasks)
 }

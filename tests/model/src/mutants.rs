@@ -51,10 +51,15 @@ fn world(mutant: Mutant) -> Config {
 
 /// Looks for the shortest way in which a mutant breaks the invariant named for it.
 pub fn pursue(mutant: Mutant) -> Report {
+    pursue_to(mutant, named(mutant))
+}
+
+/// Looks for the shortest way in which a mutant breaks this invariant.
+pub fn pursue_to(mutant: Mutant, invariant: Invariant) -> Report {
     if merges(mutant) {
-        hunt_merge(Some(mutant), named(mutant))
+        hunt_merge(Some(mutant), invariant)
     } else {
-        hunt(world(mutant), Some(mutant), named(mutant))
+        hunt(world(mutant), Some(mutant), invariant)
     }
 }
 

@@ -5,7 +5,7 @@ use stateright::Model;
 use crate::action::Action;
 use crate::check::{Report, exhaust, exhaust_merge};
 use crate::config::Config;
-use crate::mutants::{control, name, named, pursue};
+use crate::mutants::{control, name, named, pursue, pursue_to};
 use crate::protocol::Protocol;
 use crate::state::State;
 use crate::symmetry::representative;
@@ -54,6 +54,25 @@ fn a_broken_rule_is_found_out_by_the_invariant_named_for_it() {
         assert!(!answer.good, "{} does not break {}", name(mutant), named(mutant));
         assert!(answer.story.contains("   1. "), "its story is told: {}", answer.story);
     }
+}
+
+#[test]
+fn promises_that_no_mutant_is_named_for_can_be_broken_too() {
+    for (mutant, invariant) in [
+        (Mutant::DescriptionSkipped, Invariant::I7),
+        (Mutant::NoFence, Invariant::I13),
+        (Mutant::TrimDeletesKept, Invariant::I14),
+        (Mutant::AckKeepsBlobs, Invariant::I17),
+        (Mutant::NoFence, Invariant::I5),
+    ] {
+        let report = pursue_to(mutant, invariant);
+        assert!(report.of(invariant).is_some_and(|answer| !answer.good), "{} and {invariant}", name(mutant));
+    }
+}
+
+#[test]
+fn a_world_whose_consumers_stay_away_keeps_every_promise_and_reaches_what_it_is_about() {
+    all_good(&exhaust(Config { drops: false, consumers: 1, ..Config::expiry() }));
 }
 
 #[test]
