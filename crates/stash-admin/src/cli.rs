@@ -6,7 +6,7 @@
 use std::{num::NonZeroU32, num::NonZeroU64, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use stash::{ConsumerName, ReplicaName, SinkName, StartAt};
+use stash::{ConsumerName, ReplicaName, ShardId, SinkName, StartAt};
 
 use crate::{demo::DemoArgs, failure::Refusal, formats::Format};
 
@@ -58,7 +58,9 @@ pub enum Command {
     Audit(AuditArgs),
     /// Plan the deletion of what nobody owns, or apply such a plan. A dry run unless --commit.
     Sweep(SweepArgs),
-    /// Check a sink, or all of them, against the store: I4, I14, I15, I17 and I22. Reads every byte.
+    /// Read parts from a listing alone, when the catalog is lost. Needs no catalog, and changes nothing in the store.
+    Salvage(SalvageArgs),
+    /// Check a sink, or all of them, against the store by the named invariants. Reads every byte.
     Verify(VerifyArgs),
     /// List the consumers of a sink, or forget one.
     Consumers(ConsumersArgs),
@@ -235,6 +237,24 @@ pub struct SweepArgs {
     /// Stop after so many deletions; call it once more for the rest.
     #[arg(long, default_value = "10000", value_name = "N", requires = "plan")]
     pub max_deletes: NonZeroU64,
+}
+
+/// Arguments of `salvage`.
+#[derive(Debug, Args)]
+pub struct SalvageArgs {
+    /// The blobs: a folder or file:///folder, of the blobs themselves or of the stash they lie in.
+    #[arg(long, value_name = "URL")]
+    pub blobs: String,
+    /// Write each batch into a file of this folder, which is made, and must be empty if it is there. Without it only the
+    /// table is printed.
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Only the sink with this shard.
+    #[arg(long, value_name = "SHARD")]
+    pub sink_shard: Option<ShardId>,
+    /// How to write: parquet, ndjson or csv.
+    #[arg(long, default_value = "parquet")]
+    pub format: Format,
 }
 
 /// Arguments of `verify`.

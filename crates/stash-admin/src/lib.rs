@@ -94,6 +94,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => commands::explain::run(&stash, args, out).await,
         Command::Audit(args) => commands::audit::run(&stash, args, out).await,
         Command::Sweep(args) => commands::sweep::run(&stash, args, out).await,
+        Command::Salvage(args) => commands::salvage::run(args, out).await,
         Command::Verify(args) => commands::verify::run(&stash, args, out).await,
         Command::Consumers(args) => commands::consumers::run(&stash, args, out).await,
         Command::Drop(args) => commands::drop::run(&stash, args, out).await,

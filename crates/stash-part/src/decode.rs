@@ -32,7 +32,9 @@ use crate::thrift;
 use crate::updates::{Sorted, Updates};
 
 /// Magic and footer length: what every Parquet object ends with.
-const TRAILER: usize = 8;
+pub(crate) const TRAILER: usize = 8;
+/// How deep columns nest in a footer: three levels a list, and rows nest 16 deep at most.
+const SCHEMA_DEPTH_MAX: usize = 64;
 /// How much larger than in memory columns may be while encoded: small integers take four bytes, levels one.
 const ENCODED_FACTOR: u64 = 16;
 /// What each column may take beyond that: headers, dictionaries, levels of a few rows.
@@ -82,14 +84,30 @@ pub fn verify_whole(part: &PartDescriptor, pieces: &[Bytes]) -> Result<(), PartE
             part.len
         )));
     }
-    let mut hasher = blake3::Hasher::new();
-    pieces.iter().for_each(|piece| {
-        hasher.update(piece);
-    });
-    if Digest(*hasher.finalize().as_bytes()) != part.digest {
+    let mut whole = WholeDigest::default();
+    pieces.iter().for_each(|piece| whole.update(piece));
+    if whole.and(&[]) != part.digest {
         return Err(PartError::corrupt("the part differs from its digest"));
     }
     Ok(())
+}
+
+/// The digest of a whole object that is read segment by segment, in order.
+#[derive(Clone, Debug, Default)]
+pub struct WholeDigest(blake3::Hasher);
+
+impl WholeDigest {
+    /// Adds the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The digest of what was added, and of `tail` after it.
+    #[must_use]
+    pub fn and(mut self, tail: &[u8]) -> Digest {
+        self.update(tail);
+        Digest(*self.0.finalize().as_bytes())
+    }
 }
 
 impl PartLayout {
@@ -121,13 +139,7 @@ impl PartLayout {
         part: &PartDescriptor,
         tail: &[u8],
     ) -> Result<PartLayout, PartError> {
-        let footer = footer_bytes(tail)?;
-        let end = thrift::walk(footer, &mut |_, _| {})?;
-        if end != footer.len() {
-            return Err(PartError::corrupt("bytes are left over after the footer"));
-        }
-        let metadata = ParquetMetaDataReader::decode_metadata(footer)
-            .map_err(|error| PartError::corrupt(format!("footer: {error}")))?;
+        let metadata = metadata(tail)?;
         let declared = read_declared(&metadata)?;
         if declared.schema != part.schema {
             return Err(PartError::WrongSchema { wanted: part.schema, found: declared.schema });
@@ -233,6 +245,18 @@ impl std::fmt::Debug for PartLayout {
     }
 }
 
+/// Parquet's own metadata at the end of a tail, walked before it is parsed.
+pub(crate) fn metadata(tail: &[u8]) -> Result<ParquetMetaData, PartError> {
+    let footer = footer_bytes(tail)?;
+    let end = thrift::walk(footer, &mut |_, _| {})?;
+    if end != footer.len() {
+        return Err(PartError::corrupt("bytes are left over after the footer"));
+    }
+    thrift::check_schema_depth(footer, SCHEMA_DEPTH_MAX)?;
+    ParquetMetaDataReader::decode_metadata(footer)
+        .map_err(|error| PartError::corrupt(format!("footer: {error}")))
+}
+
 /// The footer within the tail.
 fn footer_bytes(tail: &[u8]) -> Result<&[u8], PartError> {
     let damaged = || PartError::corrupt("the tail does not end as a Parquet object does");
@@ -243,7 +267,7 @@ fn footer_bytes(tail: &[u8]) -> Result<&[u8], PartError> {
     rest.get(start..).ok_or_else(damaged)
 }
 
-fn read_declared(metadata: &ParquetMetaData) -> Result<FooterFacts, PartError> {
+pub(crate) fn read_declared(metadata: &ParquetMetaData) -> Result<FooterFacts, PartError> {
     let pairs = metadata.file_metadata().key_value_metadata().map(Vec::as_slice).unwrap_or_default();
     FooterFacts::from_metadata(|key| {
         pairs.iter().find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref())

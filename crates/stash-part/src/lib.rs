@@ -48,6 +48,7 @@ mod merge;
 mod order;
 mod schema;
 mod sort;
+mod surmise;
 mod thrift;
 mod updates;
 
@@ -56,7 +57,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{PartLayout, RowGroupSpan, tail_range, verify_whole};
+pub use decode::{PartLayout, RowGroupSpan, WholeDigest, tail_range, verify_whole};
 pub use encode::{EncodeOptions, EncodedPart, PartEncoder, PartMeta};
 pub use error::PartError;
 pub use footer::FORMAT_VERSION;
@@ -65,4 +66,5 @@ pub use merge::{MergeStep, RunMerge, merge_all, merge_chunks};
 pub use order::ORDER_VERSION;
 pub use schema::{DIFF_COLUMN, RowSchema, TIME_COLUMN};
 pub use sort::consolidate;
+pub use surmise::{Surmise, TRAILER_BYTES, footer_start};
 pub use updates::{Sorted, Updates};

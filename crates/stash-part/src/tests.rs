@@ -409,7 +409,9 @@ fn a_footer_bomb_is_refused_before_it_is_allocated() {
     // structs within one another.
     let many = [0x15, 2, 0x19, 0xfc, 0xff, 0xff, 0xff, 0xff, 0x07].to_vec();
     let deep = [0x1c].repeat(5000);
-    for footer in [many, deep, Vec::new(), vec![0]] {
+    // And columns within columns, sixty thousand of them: what is built by recursion would take the stack with it.
+    let nested = [&[0x29, 0xfc, 0xe0, 0xd4, 0x03][..], &[0x55, 2, 0].repeat(60_000), &[0]].concat();
+    for footer in [many, deep, nested, Vec::new(), vec![0]] {
         let mut object = b"PAR1".to_vec();
         let tail = object.len();
         object.extend_from_slice(&footer);
@@ -632,4 +634,57 @@ fn oracle_merge_of_runs_that_take_long_turns() {
     let pieces: Vec<Updates> = chunked.iter().flatten().map(|chunk| chunk.updates().clone()).collect();
     let merged = merge_chunks(pieces[0].schema(), chunked, 100).collect::<Result<Vec<_>, _>>().unwrap();
     assert_eq!(all_cells(&merged), oracle(&pieces));
+}
+
+/// Reads a part as salvage does: nothing but its bytes tells what it is.
+fn surmised(object: &Bytes) -> Result<(PartDescriptor, Vec<Sorted>), PartError> {
+    let len = object.len() as u64;
+    let from = |start: u64| object.slice(start as usize..);
+    let trailer = len.checked_sub(TRAILER_BYTES).map_or_else(Bytes::new, from);
+    let surmise = Surmise::of_footer(len, &from(footer_start(len, &trailer)?))?;
+    let (schema, tail) = (surmise.schema().clone(), surmise.tail());
+    let (part, _) = surmise.into_part(1, 2, from(tail.start))?;
+    let stored = Stored { part: part.clone(), object: object.clone() };
+    let (min, max) = whole();
+    stored.read(&schema, min, max).map(|read| (part, read))
+}
+
+#[test]
+fn what_is_surmised_from_a_footer_is_what_the_descriptor_said() {
+    let drawn = schema(&[(DataType::Utf8, true), (DataType::Int64, false), (deep_types()[0].clone(), true)]);
+    let runs = [
+        keyed(0..300, |key| key % 5, |key| format!("row {key}")),
+        consolidate(updates(&drawn, 30, 200, &mut Random::new(17))).unwrap(),
+        Sorted::empty(&drawn),
+    ];
+    for run in runs {
+        let options = EncodeOptions { row_group_rows_max: 100, ..small() };
+        let stored = store(run.schema(), std::slice::from_ref(&run), options);
+        let (part, read) = surmised(&stored.object).unwrap();
+        assert_eq!(part, PartDescriptor { digest: Digest([0; 32]), ..stored.part });
+        assert_eq!(all_cells(&read), cells(&run));
+    }
+}
+
+#[test]
+fn damage_to_a_part_that_nobody_vouches_for_is_an_error_or_harmless() {
+    let run = keyed(0..300, |key| key % 5, |key| format!("row {key}"));
+    let stored =
+        store(run.schema(), std::slice::from_ref(&run), EncodeOptions { row_group_rows_max: 100, ..small() });
+    let body = tail_range(&stored.part).start as usize;
+    let mut random = Random::new(31);
+    for turn in 0..3000 {
+        let mut object = stored.object.to_vec();
+        // Every other one in the tail, which no digest covers.
+        let byte = if turn % 2 == 0 { random.below(body) } else { body + random.below(object.len() - body) };
+        object[byte] ^= 1 << random.below(8);
+        match surmised(&object.into()) {
+            Ok((_, read)) => assert!(byte >= body && all_cells(&read) == cells(&run), "byte {byte}"),
+            Err(PartError::Misuse(why)) => panic!("byte {byte} is no misuse: {why}"),
+            Err(_) => {}
+        }
+    }
+    for cut in (0..stored.object.len()).step_by(7) {
+        assert!(surmised(&stored.object.slice(..cut)).is_err(), "cut to {cut} bytes");
+    }
 }

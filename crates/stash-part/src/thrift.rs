@@ -22,6 +22,54 @@ pub(crate) fn walk(bytes: &[u8], visit: &mut dyn FnMut(Path<'_>, i64)) -> Result
     Ok(walker.at)
 }
 
+/// How deep the tree of a footer's columns is, at most `max`: Parquet's reader builds it by recursion, and one that is as
+/// deep as a list may be long would take the stack with it.
+pub(crate) fn check_schema_depth(footer: &[u8], max: usize) -> Result<(), PartError> {
+    /// `FileMetaData.schema`, and `SchemaElement.num_children`.
+    const SCHEMA: i16 = 2;
+    const CHILDREN: i16 = 5;
+    let mut walker = Walker { bytes: footer, at: 0, path: Vec::new() };
+    let mut id = 0;
+    while let Some(kind) = walker.field(&mut id)? {
+        walker.path.push(id);
+        if (id, kind) == (SCHEMA, 9) {
+            let (count, kind) = walker.list_head()?;
+            // What is still to come at each level above the next column.
+            let mut open: Vec<i64> = Vec::new();
+            for _ in 0..count {
+                let mut children = 0;
+                let mut visit = |path: Path<'_>, value| {
+                    if path == [SCHEMA, CHILDREN] {
+                        children = value;
+                    }
+                };
+                match kind {
+                    12 => walker.walk_struct(1, Some(&mut visit))?,
+                    _ => return damaged("has columns that are none"),
+                }
+                if children > 0 {
+                    open.push(children);
+                    if open.len() > max {
+                        return damaged("nests its columns too deeply");
+                    }
+                    continue;
+                }
+                while let Some(left) = open.last_mut() {
+                    *left -= 1;
+                    if *left > 0 {
+                        break;
+                    }
+                    open.pop();
+                }
+            }
+        } else {
+            walker.walk_value(kind, 0, None)?;
+        }
+        walker.path.pop();
+    }
+    Ok(())
+}
+
 struct Walker<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -72,23 +120,34 @@ impl Walker<'_> {
             return damaged("nests too deeply");
         }
         let mut id = 0i16;
-        loop {
-            let head = self.byte()?;
-            if head == 0 {
-                return Ok(());
-            }
-            let delta = i16::from(head >> 4);
-            id = match delta {
-                0 => i16::try_from(self.zigzag()?).or_else(|_| damaged("has a field id beyond 16 bits"))?,
-                delta => {
-                    id.checked_add(delta).map_or_else(|| damaged("has a field id beyond 16 bits"), Ok)?
-                }
-            };
+        while let Some(kind) = self.field(&mut id)? {
             self.path.push(id);
             let visit = visit.as_mut().map(|visit| &mut **visit as &mut dyn FnMut(Path<'_>, i64));
-            self.walk_value(head & 0x0f, depth, visit)?;
+            self.walk_value(kind, depth, visit)?;
             self.path.pop();
         }
+        Ok(())
+    }
+
+    /// The next field's type, its id in `id`; `None` at the end of the struct.
+    fn field(&mut self, id: &mut i16) -> Result<Option<u8>, PartError> {
+        let head = self.byte()?;
+        if head == 0 {
+            return Ok(None);
+        }
+        *id = match i16::from(head >> 4) {
+            0 => i16::try_from(self.zigzag()?).or_else(|_| damaged("has a field id beyond 16 bits"))?,
+            delta => id.checked_add(delta).map_or_else(|| damaged("has a field id beyond 16 bits"), Ok)?,
+        };
+        Ok(Some(head & 0x0f))
+    }
+
+    /// How many elements a list has, and their type.
+    fn list_head(&mut self) -> Result<(u64, u8), PartError> {
+        let head = self.byte()?;
+        let count = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
+        self.check_count(count)?;
+        Ok((count, head & 0x0f))
     }
 
     fn walk_value(&mut self, kind: u8, depth: usize, visit: Visit<'_>) -> Result<(), PartError> {
@@ -108,10 +167,8 @@ impl Walker<'_> {
                 self.skip(len)
             }
             9 | 10 => {
-                let head = self.byte()?;
-                let count = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
-                self.check_count(count)?;
-                (0..count).try_for_each(|_| self.walk_element(head & 0x0f, depth))
+                let (count, kind) = self.list_head()?;
+                (0..count).try_for_each(|_| self.walk_element(kind, depth))
             }
             11 => {
                 let count = self.varint()?;
@@ -163,6 +220,37 @@ mod tests {
         assert_eq!(seen, [(vec![1], -3), (vec![5, 1], 7)]);
         for cut in 0..end {
             assert!(walk(&bytes[..cut], &mut |_, _| {}).is_err(), "cut to {cut} bytes");
+        }
+    }
+
+    /// A footer of nothing but columns, each with so many children.
+    fn footer(children: &[i64]) -> Vec<u8> {
+        let mut bytes = vec![0x29, 0xfc];
+        let varint = |mut value: u64, bytes: &mut Vec<u8>| {
+            while value > 0x7f {
+                bytes.push(value as u8 | 0x80);
+                value >>= 7;
+            }
+            bytes.push(value as u8);
+        };
+        varint(children.len() as u64, &mut bytes);
+        for count in children {
+            bytes.push(0x55);
+            varint((*count as u64) << 1, &mut bytes);
+            bytes.push(0);
+        }
+        bytes.push(0);
+        bytes
+    }
+
+    #[test]
+    fn columns_that_nest_too_deeply_are_refused_and_wide_ones_are_not() {
+        let wide: Vec<i64> = [3000].into_iter().chain([2, 0, 0].repeat(3000)).collect();
+        assert_eq!(check_schema_depth(&footer(&wide), 2), Ok(()));
+        assert_eq!(check_schema_depth(&footer(&[1, 1, 0]), 2), Ok(()));
+        for deep in [vec![1, 1, 1, 0], vec![1; 60_000], vec![2, 0, 1, 1, 0]] {
+            let error = check_schema_depth(&footer(&deep), 2).unwrap_err().to_string();
+            assert!(error.contains("too deeply"), "{error}");
         }
     }
 

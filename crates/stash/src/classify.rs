@@ -11,7 +11,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::{StreamExt, stream::BoxStream};
+use futures::{
+    StreamExt,
+    stream::{BoxStream, Fuse},
+};
 use serde::{Deserialize, Serialize};
 use stash_batch::verdict;
 use stash_blob::{BlobEntry, BlobEntryKind, BlobError};
@@ -256,7 +259,8 @@ impl Judged {
 /// A listing, judged as it comes.
 pub(crate) struct Walk<'a> {
     stash: &'a Stash,
-    listing: BoxStream<'a, std::result::Result<BlobEntry, BlobError>>,
+    /// Fused: a listing that ended within a chunk is asked once more for the next.
+    listing: Fuse<BoxStream<'a, std::result::Result<BlobEntry, BlobError>>>,
     sinks: BTreeMap<ShardId, KnownSink>,
     twice: bool,
 }
@@ -264,7 +268,7 @@ pub(crate) struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// Begins to list `prefix`.
     pub(crate) fn open(stash: &'a Stash, prefix: BlobPrefix) -> Walk<'a> {
-        Walk { stash, listing: stash.store().list(prefix), sinks: BTreeMap::new(), twice: false }
+        Walk { stash, listing: stash.store().list(prefix).fuse(), sinks: BTreeMap::new(), twice: false }
     }
 
     /// Looks once more at what seems to be nobody's: what others delete or finish meanwhile is gone, and no garbage.

@@ -13,6 +13,7 @@ mod poison;
 mod reading;
 mod replicas;
 mod rerender;
+mod salvage;
 mod verify;
 
 use stash::{Chain, Error, Frontier, Incarnation, Launch, Minted, Resolved, Sink};

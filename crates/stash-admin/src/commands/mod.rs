@@ -10,6 +10,7 @@ pub mod history;
 pub mod load;
 pub mod parts;
 pub mod read;
+pub mod salvage;
 pub mod sinks;
 pub mod sweep;
 pub mod verify;

@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use stash::{SinkName, Stash, VerifyReport, Violation};
+use stash::{SinkName, Stash, VerifyReport, Violation, invariants::Invariant};
 
 use crate::{
     cli::VerifyArgs,
@@ -30,6 +30,7 @@ pub async fn run(url: &Option<String>, args: VerifyArgs, out: Output) -> anyhow:
                 say_strays(stash, &strays, out)?;
             }
         }
+        say_scope(out)?;
         Ok(broken)
     })
     .await?;
@@ -65,6 +66,8 @@ fn say(name: &SinkName, report: &VerifyReport, out: Output) -> anyhow::Result<()
             "being_written": being_written,
             "queued": queued,
             "violations": violations,
+            "checked": names(VerifyReport::CHECKED),
+            "not_visible": names(VerifyReport::unseen()),
         }))?;
         return Ok(());
     }
@@ -82,11 +85,29 @@ fn say(name: &SinkName, report: &VerifyReport, out: Output) -> anyhow::Result<()
     }
     let verdict = match violations.len() {
         0 => "whole: gapless (I4), every object owned once (I14), there with its digest (I15), nothing left over \
-              (I17), every row readable (I22)".to_owned(),
+              (I17), every row readable (I22)"
+            .to_owned(),
         broken => output::counted(output::len(broken), "violation", "violations"),
     };
     out.line(format!("{line}: {verdict}"))?;
     violations.iter().try_for_each(|violation| out.line(violation_text(violation)))?;
+    Ok(())
+}
+
+/// Names of invariants.
+fn names(invariants: impl IntoIterator<Item = Invariant>) -> Vec<&'static str> {
+    invariants.into_iter().map(Invariant::name).collect()
+}
+
+/// Which invariants were checked, and which nobody can see from outside.
+fn say_scope(out: Output) -> anyhow::Result<()> {
+    if !out.is_json() {
+        out.line(format!(
+            "checked: {}; not to be seen from outside: {}",
+            names(VerifyReport::CHECKED).join(" "),
+            names(VerifyReport::unseen()).join(" ")
+        ))?;
+    }
     Ok(())
 }
 

@@ -25,9 +25,17 @@ fn key(world: &World) -> String {
 #[test]
 fn looking_creates_nothing() {
     let world = World::new();
-    for words in
-        ["sinks", "chain s", "verify", "read --sink s", "drop s --commit", "consumers s", "history s"]
-    {
+    for words in [
+        "sinks",
+        "chain s",
+        "verify",
+        "audit",
+        "sweep --plan a.plan",
+        "read --sink s",
+        "drop s --commit",
+        "consumers s",
+        "history s",
+    ] {
         world.run(words).fails(1, &["no stash at", "catalog.sqlite"]);
         assert!(!world.path("stash").exists(), "{words}");
     }
@@ -50,6 +58,11 @@ fn every_command_prints_json_that_parses() {
         "read --sink s --start earliest --output second.csv",
         "verify",
         "verify s",
+        "audit",
+        "audit s",
+        "sweep --plan a.plan",
+        "sweep --plan a.plan --commit",
+        "salvage --blobs stash",
         "consumers s",
         "consumers s --forget me",
         "history s",

@@ -5,6 +5,7 @@
 
 mod faults;
 mod interruptions;
+mod keeping;
 mod loading;
 mod looking;
 mod reading;

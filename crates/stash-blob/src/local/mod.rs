@@ -85,6 +85,17 @@ impl LocalStore {
         Ok(LocalStore { files: Arc::new(Files { root }) })
     }
 
+    /// Opens the store at `root` only to look at it: neither is the folder created nor anything cleared away.
+    pub fn open_to_look(root: &Path) -> Result<LocalStore, BlobError> {
+        let (op, key) = ("open", root.display().to_string());
+        if !root.is_dir() {
+            let what = "there is no such folder".to_owned();
+            return Err(BlobError::Determinate { op, key, what, retry: false, source: None });
+        }
+        let root = Root::open(root).map_err(|failure| failure.determinate(op, &key))?;
+        Ok(LocalStore { files: Arc::new(Files { root }) })
+    }
+
     /// Runs `work` on the blocking pool; `None` if it panicked or the runtime is shutting down.
     async fn blocking<T: Send + 'static>(
         &self,
