@@ -116,7 +116,7 @@ async fn a_damaged_part_is_named_and_left_out_and_a_missing_one_is_noticed() {
     let world = World::files(many_parts()).await;
     let sink = world.sink().await;
     let (incarnation, mut chain) = open(&sink, "a", 1).await;
-    let rows = many(0, 24_000, 0);
+    let rows = many(0, 60_000, 0);
     write(&incarnation, &mut chain, 1, &rows).await;
     drop((incarnation, chain));
     sink.stash().drain_deletions().await.expect("what was merged into others is gone");
