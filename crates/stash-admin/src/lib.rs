@@ -17,7 +17,7 @@ mod output;
 mod progress;
 mod session;
 
-use std::{io::IsTerminal, process::ExitCode};
+use std::{ffi::OsString, io::IsTerminal, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, parser::ValueSource};
 
@@ -41,7 +41,7 @@ const BLOCKING_THREADS_MAX: usize = 4;
 
 /// Runs the program with the words of its command line.
 pub fn main() -> ExitCode {
-    let cli = match parse() {
+    let cli = match parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => return failure::usage(&error),
     };
@@ -53,10 +53,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Reads the command line. The demo has a stash of its own unless one is named right there: the one in the
+/// Reads a command line, the program's name first. The demo has a stash of its own unless one is named right there: the one in the
 /// environment is meant for work.
-fn parse() -> Result<Cli, clap::Error> {
-    let words = Cli::command().try_get_matches()?;
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let words = Cli::command().try_get_matches_from(words)?;
     let mut cli = Cli::from_arg_matches(&words)?;
     if matches!(cli.command, Command::Demo(_))
         && words.value_source("stash") == Some(ValueSource::EnvVariable)

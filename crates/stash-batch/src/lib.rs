@@ -38,7 +38,7 @@ pub use config::BatchConfig;
 pub use deleter::{Drained, verdict};
 pub use error::BatchError;
 pub use owned::OwnedParts;
-pub use process::{IncarnationSpec, IncarnationWriter, Process, ProcessCounters};
+pub use process::{IncarnationSpec, IncarnationWriter, Process, ProcessCounters, check_share};
 pub use reader::{BatchReader, BatchSource};
 pub use share::{ShareBuilder, ShareSpec};
 pub use shared_batch::SharedBatches;

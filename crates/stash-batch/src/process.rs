@@ -240,6 +240,43 @@ pub struct IncarnationSpec {
     pub local_workers: NonZeroU32,
 }
 
+/// Refuses a share of another incarnation, and what cannot have been written for its description: once
+/// accepted, it could never be read.
+pub fn check_share(spec: &IncarnationSpec, message: &DisarmedShare) -> Result<(), BatchError> {
+    let ShareMessage { sink, incarnation, description, share, .. } = message;
+    if (*sink, *incarnation) != (spec.sink, spec.incarnation) {
+        return Err(BatchError::InvalidUsage {
+            what: format!(
+                "a share of sink {sink} and incarnation {incarnation} arrived at sink {} and incarnation {}",
+                spec.sink, spec.incarnation
+            ),
+        });
+    }
+    let carried = match share {
+        Share::Stashed(parts) => parts.iter().map(|part| (part.facts, part.tail_len <= part.len)).collect(),
+        Share::Inline(run) => {
+            let context = format!("an inline share of {description} of sink {sink}");
+            stash_part::decode_inline(&spec.schema, run).map_err(BatchError::part(context))?;
+            vec![(run.facts, true)]
+        }
+        Share::Empty | Share::Failed { .. } | Share::Dropped => Vec::new(),
+    };
+    let impossible = |(facts, whole): &(RunFacts, bool)| {
+        let RunFacts { update_count, min_time, max_time, .. } = *facts;
+        let within = description.contains(min_time) && description.contains(max_time);
+        !(*whole && update_count > 0 && min_time <= max_time && within)
+    };
+    match carried.iter().find(|carried| impossible(carried)) {
+        None => Ok(()),
+        Some((facts, _)) => Err(BatchError::InvalidUsage {
+            what: format!(
+                "a share of {description} of sink {sink} claims what cannot be: {} updates with times {} to {}",
+                facts.update_count, facts.min_time, facts.max_time
+            ),
+        }),
+    }
+}
+
 /// What one process writes for one incarnation. Shared by its workers.
 #[derive(Debug)]
 pub struct IncarnationWriter {
@@ -299,52 +336,9 @@ impl IncarnationWriter {
     /// Arms a share that came over a serializing channel: this process now owns its parts. The keys are
     /// completed under the writer's own sink, so a forged descriptor cannot reach another (I23).
     pub fn arm(&self, message: DisarmedShare) -> Result<ShareMessage<OwnedParts>, BatchError> {
-        if (message.sink, message.incarnation) != (self.spec.sink, self.spec.incarnation) {
-            return Err(BatchError::InvalidUsage {
-                what: format!(
-                    "a share of sink {} and incarnation {} arrived at sink {} and incarnation {}",
-                    message.sink, message.incarnation, self.spec.sink, self.spec.incarnation
-                ),
-            });
-        }
+        check_share(&self.spec, &message)?;
         let description = message.description;
-        self.check_carried(description, &message.share)?;
-        let armed = message.map(|parts| self.owned(description, parts));
-        fault::place("batch.armed");
-        Ok(armed)
-    }
-
-    /// Refuses what cannot have been written for `description`: once accepted, it could never be read.
-    fn check_carried(
-        &self,
-        description: Description,
-        share: &Share<Vec<PartDescriptor>>,
-    ) -> Result<(), BatchError> {
-        let carried = match share {
-            Share::Stashed(parts) => {
-                parts.iter().map(|part| (part.facts, part.tail_len <= part.len)).collect()
-            }
-            Share::Inline(run) => {
-                let context = format!("an inline share of {description} of sink {}", self.spec.sink);
-                stash_part::decode_inline(&self.spec.schema, run).map_err(BatchError::part(context))?;
-                vec![(run.facts, true)]
-            }
-            Share::Empty | Share::Failed { .. } | Share::Dropped => Vec::new(),
-        };
-        let impossible = |(facts, whole): &(RunFacts, bool)| {
-            let RunFacts { update_count, min_time, max_time, .. } = *facts;
-            let within = description.contains(min_time) && description.contains(max_time);
-            !(*whole && update_count > 0 && min_time <= max_time && within)
-        };
-        match carried.iter().find(|carried| impossible(carried)) {
-            None => Ok(()),
-            Some((facts, _)) => Err(BatchError::InvalidUsage {
-                what: format!(
-                    "a share of {description} of sink {} claims what cannot be: {} updates with times {} to {}",
-                    self.spec.sink, facts.update_count, facts.min_time, facts.max_time
-                ),
-            }),
-        }
+        Ok(message.map(|parts| self.owned(description, parts)))
     }
 
     /// Gives up what the workers of this process hold of the incarnation and has not left them yet. Shares that are

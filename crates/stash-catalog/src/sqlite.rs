@@ -17,6 +17,7 @@ mod expire;
 mod history;
 mod incarnations;
 mod migrate;
+pub(crate) mod probe;
 mod release;
 mod sinks;
 #[cfg(test)]

@@ -1,9 +1,12 @@
-//! A clock and an id source that repeat: what tests and simulations give a catalog.
+//! A clock and an id source that repeat, what tests and simulations give a catalog; and [`RowProbe`], which tries
+//! what a catalog makes of damaged rows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use stash_types::{Clock, Digest, IdSource, Timestamp};
 use uuid::{Builder, Uuid};
+
+pub use crate::sqlite::probe::{Cell, Probed, RowProbe, Table};
 
 /// A clock that stands until it is moved, on or back.
 #[derive(Debug)]

@@ -89,6 +89,11 @@ impl OpenOptions {
         self
     }
 
+    /// Whether the URL names a place that this build can open. Touches nothing there.
+    pub fn check(&self) -> Result<()> {
+        Location::parse(&self.url).map(drop)
+    }
+
     /// Opens it. Must be called on a tokio runtime.
     pub async fn open(self) -> Result<Stash> {
         let (store, catalog): (Arc<dyn BlobStore>, Arc<dyn Catalog>) = match Location::parse(&self.url)? {
