@@ -17,6 +17,7 @@ use bytes::{Buf, Bytes};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
 };
+use parquet::basic::Type;
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::reader::{ChunkReader, Length};
@@ -26,6 +27,7 @@ use stash_types::{Digest, Frontier, PartDescriptor, RunFacts};
 use crate::encode::PartMeta;
 use crate::error::{PartError, guarded};
 use crate::footer::{FooterFacts, RowGroupFacts, TAIL_BYTES_MAX};
+use crate::memory::row_bytes_min;
 use crate::order::OrderedRows;
 use crate::schema::RowSchema;
 use crate::thrift;
@@ -145,7 +147,7 @@ impl PartLayout {
             return Err(PartError::WrongSchema { wanted: part.schema, found: declared.schema });
         }
         check_facts(&declared, part)?;
-        let spans = spans(&declared, part, &metadata)?;
+        let spans = spans(&declared, part, &metadata, row_bytes_min(schema.full_schema()))?;
         let reader = ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new())
             .map_err(|error| PartError::corrupt(format!("footer: {error}")))?;
         if reader.schema().fields() != schema.full_schema().fields() {
@@ -288,11 +290,13 @@ fn check_facts(declared: &FooterFacts, part: &PartDescriptor) -> Result<(), Part
     Ok(())
 }
 
-/// Lays the row groups out over the object, and checks that Parquet's metadata agrees.
+/// Lays the row groups out over the object, and checks that Parquet's metadata agrees. Each row takes at least
+/// `row_bytes` of memory.
 fn spans(
     declared: &FooterFacts,
     part: &PartDescriptor,
     metadata: &ParquetMetaData,
+    row_bytes: u64,
 ) -> Result<Vec<RowGroupSpan>, PartError> {
     let damaged = |why: &str| PartError::corrupt(format!("footer: {why}"));
     if metadata.num_row_groups() != declared.row_groups.len() {
@@ -312,6 +316,9 @@ fn spans(
         let span =
             RowGroupSpan { range: start..end, rows, uncompressed_bytes: bytes, min_time, max_time, digest };
         check_columns(row_group.columns(), &span)?;
+        if rows.saturating_mul(row_bytes) > bytes {
+            return Err(damaged("a row group declares more updates than it has room for"));
+        }
         let one = RunFacts { update_count: rows, diff_sum: 0, min_time, max_time, uncompressed_bytes: bytes };
         total = RunFacts { diff_sum: total.diff_sum, ..total.and(one) };
         start = end;
@@ -331,7 +338,6 @@ fn spans(
 /// Offsets inside the span, sizes within what is declared, the time's statistics equal to ours.
 fn check_columns(columns: &[ColumnChunkMetaData], span: &RowGroupSpan) -> Result<(), PartError> {
     let damaged = |why: &str| Err(PartError::corrupt(format!("footer: {why}")));
-    let levels_max = span.uncompressed_bytes.saturating_mul(8).saturating_add(span.rows);
     let mut encoded = 0u64;
     for column in columns {
         if column_range(column, span).is_none() {
@@ -342,7 +348,7 @@ fn check_columns(columns: &[ColumnChunkMetaData], span: &RowGroupSpan) -> Result
         else {
             return damaged("a column has a negative size");
         };
-        if values > levels_max {
+        if values > values_max(column, span) {
             return damaged("a column holds more values than its row group has room for");
         }
         encoded = encoded.saturating_add(size);
@@ -363,6 +369,21 @@ fn check_columns(columns: &[ColumnChunkMetaData], span: &RowGroupSpan) -> Result
         }
         _ => damaged("the time column has no statistics"),
     }
+}
+
+/// How many values a column may hold, nulls and empty lists included. A value takes its width in memory even
+/// where it is null and takes nothing in the file; an empty list takes an offset, or is a row's.
+fn values_max(column: &ColumnChunkMetaData, span: &RowGroupSpan) -> u64 {
+    let bytes = span.uncompressed_bytes;
+    let descriptor = column.column_descr();
+    let slots = match descriptor.physical_type() {
+        Type::BOOLEAN => bytes.saturating_mul(8),
+        Type::INT32 | Type::FLOAT | Type::BYTE_ARRAY => bytes / 4,
+        Type::INT64 | Type::DOUBLE => bytes / 8,
+        Type::INT96 => bytes / 12,
+        Type::FIXED_LEN_BYTE_ARRAY => bytes / u64::try_from(descriptor.type_length()).unwrap_or(1).max(1),
+    };
+    slots.saturating_add(bytes / 4).saturating_add(span.rows)
 }
 
 /// Where a column's pages lie within its row group's bytes.

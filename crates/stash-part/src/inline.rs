@@ -25,10 +25,20 @@ const ALIGNMENT: usize = 16;
 
 /// Encodes a run of `group` to travel inside a message.
 pub fn encode_inline(updates: &Sorted, group: u32) -> Result<InlineRun, PartError> {
+    // Views would carry the whole of the buffers they point into.
+    let payload = encode_payload(&updates.updates().compacted()?)?;
+    Ok(InlineRun {
+        group,
+        digest: Digest::of(&payload),
+        payload,
+        facts: updates.facts(),
+        schema: updates.schema().fingerprint(),
+    })
+}
+
+fn encode_payload(batch: &Updates) -> Result<Bytes, PartError> {
     let options = ipc::writer::IpcWriteOptions::default();
     let mut tracker = ipc::writer::DictionaryTracker::new(false);
-    // Views would carry the whole of the buffers they point into.
-    let batch = updates.updates().compacted()?;
     let (_, encoded) = ipc::writer::IpcDataGenerator::default()
         .encode(batch.batch(), &mut tracker, &options, &mut Default::default())
         .map_err(PartError::arrow("encode an inline run"))?;
@@ -45,14 +55,7 @@ pub fn encode_inline(updates: &Sorted, group: u32) -> Result<InlineRun, PartErro
     payload.extend_from_slice(&header);
     payload.resize(body_start, 0);
     payload.extend_from_slice(&encoded.arrow_data);
-    let payload = Bytes::from(payload);
-    Ok(InlineRun {
-        group,
-        digest: Digest::of(&payload),
-        payload,
-        facts: updates.facts(),
-        schema: updates.schema().fingerprint(),
-    })
+    Ok(payload.into())
 }
 
 /// Decodes an inline run: digest and fingerprint first, then the columns, then the declared facts and the order.
@@ -71,6 +74,13 @@ pub fn decode_inline(schema: &RowSchema, run: &InlineRun) -> Result<Sorted, Part
         != (declared.update_count, declared.diff_sum, declared.min_time, declared.max_time)
     {
         return Err(PartError::corrupt("an inline run holds other updates than it declares"));
+    }
+    // SUBTLE: views can show the same bytes many times over: eight megabytes of them stand for terabytes, which
+    // whoever copies them would take. A writer's own views never share, and a reader reserves what is declared.
+    let held = updates.memory_bytes() as u64;
+    let max = declared.uncompressed_bytes.max(run.payload.len() as u64);
+    if held > max {
+        return Err(PartError::TooLarge { what: "an inline run beyond what it declares", bytes: held, max });
     }
     if updates.diffs().contains(&0) || !OrderedRows::new(&updates)?.is_strictly_sorted() {
         return Err(PartError::corrupt("an inline run is not sorted and consolidated"));
@@ -105,4 +115,34 @@ fn decode_payload(schema: &RowSchema, payload: &[u8]) -> Result<Updates, PartErr
         ipc::reader::read_record_batch(&buffer, batch, full, &HashMap::new(), None, &message.version())
             .map_err(|error| damaged(&error.to_string()))?;
     Updates::checked(schema, batch).map_err(|error| damaged(&error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{StringViewArray, UInt64Array};
+    use arrow::datatypes::DataType;
+    use stash_types::RunFacts;
+
+    use super::*;
+    use crate::consolidate;
+    use crate::testing::schema;
+
+    #[test]
+    fn an_inline_run_whose_views_share_their_bytes_is_read_only_if_it_declares_them_all() {
+        let schema = schema(&[(DataType::Utf8View, false)]);
+        let one = StringViewArray::from_iter_values(["x".repeat(10_000)]);
+        let same = arrow::compute::take(&one, &UInt64Array::from(vec![0; 1000]), None).unwrap();
+        let times = UInt64Array::from_iter_values(0..1000);
+        let updates = Updates::from_columns(&schema, vec![same], times, vec![1; 1000].into()).unwrap();
+        let run = consolidate(updates).unwrap();
+        let payload = encode_payload(run.updates()).unwrap();
+        assert!(payload.len() < 100_000, "{} bytes stand for ten million", payload.len());
+        let facts = run.facts();
+        let digest = Digest::of(&payload);
+        let inline = InlineRun { group: 0, payload, digest, facts, schema: schema.fingerprint() };
+        assert_eq!(decode_inline(&schema, &inline).unwrap().num_rows(), 1000);
+        let facts = RunFacts { uncompressed_bytes: 100_000, ..facts };
+        let error = decode_inline(&schema, &InlineRun { facts, ..inline }).unwrap_err();
+        assert!(matches!(error, PartError::TooLarge { .. }), "{error}");
+    }
 }

@@ -3,11 +3,31 @@
 //! Budgets, row groups and declared sizes are all measured with this one ruler.
 
 use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, RecordBatch};
-use arrow::datatypes::{ByteViewType, DataType};
+use arrow::datatypes::{ByteViewType, DataType, Schema};
 
 /// Bytes of all columns of `batch`.
 pub(crate) fn batch_bytes(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(array_bytes).fold(0, usize::saturating_add)
+}
+
+/// The least that a row of this schema takes, whatever it holds.
+pub(crate) fn row_bytes_min(schema: &Schema) -> u64 {
+    schema.fields().iter().map(|field| slot_bytes_min(field.data_type())).fold(0, u64::saturating_add)
+}
+
+fn slot_bytes_min(data_type: &DataType) -> u64 {
+    let count = |count: &i32| u64::try_from(*count).unwrap_or(0);
+    match data_type {
+        DataType::Utf8 | DataType::Binary | DataType::List(_) => 4,
+        DataType::LargeUtf8 | DataType::LargeBinary | DataType::LargeList(_) => 8,
+        DataType::Utf8View | DataType::BinaryView => 16,
+        DataType::FixedSizeBinary(width) => count(width),
+        DataType::FixedSizeList(field, size) => count(size).saturating_mul(slot_bytes_min(field.data_type())),
+        DataType::Struct(fields) => {
+            fields.iter().map(|field| slot_bytes_min(field.data_type())).fold(0, u64::saturating_add)
+        }
+        other => other.primitive_width().map_or(0, |width| width as u64),
+    }
 }
 
 /// Bytes of one array.

@@ -367,6 +367,13 @@ fn a_forged_part_is_read_only_as_far_as_its_claims_hold() {
     refused(forge(&run, true, |_| {}), "a page of a kind this format does not write");
     refused(forge(&run, false, |facts| facts.uncompressed_bytes = 1000), "beyond what it declares");
     refused(forge(&run, false, |facts| facts.update_count += 1), "counts are impossible");
+    // Times and diffs may have dictionaries, so that a few bytes are as many of them as somebody claims.
+    let none = schema(&[]);
+    let times: Vec<u64> = (0..40_000).collect();
+    let updates = Updates::from_columns(&none, vec![], times.into(), vec![1; 40_000].into()).unwrap();
+    let small = forge(&consolidate(updates).unwrap(), true, |facts| facts.uncompressed_bytes = 40_000);
+    let error = small.read(&none, min, max).unwrap_err().to_string();
+    assert!(error.contains("more updates than it has room for"), "{error}");
     refused(forge(&run, false, |facts| facts.max_time += 1), "statistics contradict it");
     let unsorted = Sorted::vouch(
         Updates::concat(run.schema(), &[run.slice(1, 1).into_updates(), run.slice(0, 1).into_updates()])
