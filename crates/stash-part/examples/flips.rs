@@ -1,0 +1,18 @@
+//! Damages parts and inline runs as often as told, and prints what became of it; ends with an error at the first
+//! that is read as other updates: `cargo run --release -p stash-part --example flips -- 200000 [FIRST]`.
+
+#[path = "../tests/flips/mod.rs"]
+mod flips;
+
+fn main() -> Result<(), std::num::ParseIntError> {
+    let mut words = std::env::args().skip(1);
+    let cases: u64 = words.next().map_or(Ok(200_000), |word| word.parse())?;
+    let first: u64 = words.next().map_or(Ok(0), |word| word.parse())?;
+    // A panic of the decoder is caught in there; only what escapes it should be seen.
+    let tally = flips::run(first..first.saturating_add(cases));
+    for ((damage, came), count) in &tally {
+        println!("{count:>8}  {damage}: {came}");
+    }
+    println!("{:>8}  in all, 0 silently wrong", tally.values().sum::<u64>());
+    Ok(())
+}
