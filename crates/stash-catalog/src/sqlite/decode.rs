@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use sqlx::sqlite::{Sqlite, SqliteRow};
-use sqlx::{Decode, Row, Type};
+use sqlx::{Decode, Row, Type, TypeInfo, ValueRef};
 use stash_types::{
     DataflowError, Description, Digest, Frontier, InlineRun, PartKey, RunFacts, SchemaFingerprint, ShardId,
     Timestamp, wire::Wire,
@@ -75,8 +75,24 @@ impl<'r> Fields<'r> {
         }
     }
 
+    /// The value of a column that has one. SUBTLE: the library gives 0 and "" for a null, and the bytes of a text
+    /// where a blob is asked for.
     fn get<T: Decode<'r, Sqlite> + Type<Sqlite>>(&self, column: &'static str) -> Result<T> {
+        let value = self.row.try_get_raw(column).map_err(|error| self.damaged(column, error))?;
+        if value.is_null() {
+            return Err(self.damaged(column, "is null"));
+        }
+        let (found, wanted) = (value.type_info(), T::type_info());
+        if wanted.name() == "BLOB" && found.name() != "BLOB" {
+            return Err(self.damaged(column, format!("is {}, not BLOB", found.name())));
+        }
         self.row.try_get(column).map_err(|error| self.damaged(column, error))
+    }
+
+    /// The value of a column that may have none.
+    fn get_opt<T: Decode<'r, Sqlite> + Type<Sqlite>>(&self, column: &'static str) -> Result<Option<T>> {
+        let value = self.row.try_get_raw(column).map_err(|error| self.damaged(column, error))?;
+        if value.is_null() { Ok(None) } else { self.get(column).map(Some) }
     }
 
     pub(super) fn text(&self, column: &'static str) -> Result<String> {
@@ -84,7 +100,7 @@ impl<'r> Fields<'r> {
     }
 
     pub(super) fn text_opt(&self, column: &'static str) -> Result<Option<String>> {
-        self.get(column)
+        self.get_opt(column)
     }
 
     pub(super) fn i64(&self, column: &'static str) -> Result<i64> {
@@ -97,7 +113,7 @@ impl<'r> Fields<'r> {
     }
 
     pub(super) fn u64_opt(&self, column: &'static str) -> Result<Option<u64>> {
-        match self.get::<Option<i64>>(column)? {
+        match self.get_opt::<i64>(column)? {
             Some(_) => self.u64(column).map(Some),
             None => Ok(None),
         }
@@ -125,7 +141,7 @@ impl<'r> Fields<'r> {
     }
 
     pub(super) fn frontier_opt(&self, column: &'static str) -> Result<Option<Frontier>> {
-        match self.get::<Option<&[u8]>>(column)? {
+        match self.get_opt::<&[u8]>(column)? {
             Some(_) => self.frontier(column).map(Some),
             None => Ok(None),
         }
@@ -141,7 +157,7 @@ impl<'r> Fields<'r> {
     }
 
     pub(super) fn parse_opt<T: FromStr<Err: Display>>(&self, column: &'static str) -> Result<Option<T>> {
-        match self.get::<Option<&str>>(column)? {
+        match self.get_opt::<&str>(column)? {
             Some(_) => self.parse(column).map(Some),
             None => Ok(None),
         }
@@ -213,7 +229,7 @@ impl<'r> Fields<'r> {
     /// A row of `incarnations`.
     pub(super) fn incarnation(&self) -> Result<IncarnationRow> {
         let state = self.state("closed")?;
-        let last = match self.get::<Option<&str>>("last_outcome")? {
+        let last = match self.get_opt::<&str>("last_outcome")? {
             None => None,
             Some(word) => Some(ResolvedOffer {
                 description: self.description("last_lower", "last_upper")?,
@@ -318,7 +334,7 @@ impl<'r> Fields<'r> {
 
     /// A deletion reason, if the column holds one.
     pub(super) fn reason_opt(&self, column: &'static str) -> Result<Option<DeletionReason>> {
-        Ok(Some(match self.get::<Option<&str>>(column)? {
+        Ok(Some(match self.get_opt::<&str>(column)? {
             None => return Ok(None),
             Some("dropped") => DeletionReason::Dropped,
             Some("trimmed") => DeletionReason::Trimmed,

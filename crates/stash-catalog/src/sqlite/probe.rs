@@ -236,6 +236,7 @@ mod tests {
         for (at, cell, named) in [
             (0, Cell::Text(vec![0xff]), "name"),
             (1, Cell::Blob(vec![9]), "acked"),
+            (1, Cell::Text(vec![0, 0, 0, 0, 0, 0, 0, 9]), "acked"),
             (2, text(&session.to_uppercase()), "session"),
             (3, Cell::Int(-1), "seen"),
             (3, Cell::Null, "seen"),
