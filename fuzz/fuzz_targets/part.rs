@@ -1,0 +1,4 @@
+//! See `stash_fuzz::part`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(init: stash_fuzz::quiet_caught_panics(), |data: &[u8]| stash_fuzz::part::run(data));
