@@ -3,12 +3,12 @@
 //! Looking is free: a command that only looks creates nothing, not even the stash. Changing is a dry run unless
 //! `--commit`; `load`, and `read` with a consumer, say what they change by their arguments.
 
-use std::{num::NonZeroU32, num::NonZeroU64, path::PathBuf};
+use std::{num::NonZeroU32, num::NonZeroU64, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use stash::{ConsumerName, ReplicaName, ShardId, SinkName, StartAt};
 
-use crate::{demo::DemoArgs, failure::Refusal, formats::Format};
+use crate::{demo::DemoArgs, duration, failure::Refusal, formats::Format};
 
 /// The heading of options that every command has.
 const EVERYWHERE: &str = "Options of every command";
@@ -66,6 +66,9 @@ pub enum Command {
     Consumers(ConsumersArgs),
     /// Drop a sink and delete its blobs. A dry run unless --commit.
     Drop(DropArgs),
+    /// Take of a sink what its time has come for: leases that ran out, what only absent consumers hold, what outlived
+    /// the retention. A dry run unless --commit.
+    Expire(ExpireArgs),
     /// Show what was recorded of a sink, oldest first.
     History(HistoryArgs),
     /// See it work: replicas that fail, and an oracle that compares.
@@ -116,6 +119,13 @@ pub struct LoadArgs {
     /// The first time of the sink, if it is declared by this; the first time in the file if absent.
     #[arg(long, value_name = "T")]
     pub as_of: Option<u64>,
+    /// If the sink is declared by this: how long batches are kept while no consumer holds them, such as 90s, 15m, 36h
+    /// or 7d. For ever if absent.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub retention: Option<Duration>,
+    /// If the sink is declared by this: how long a consumer that is not heard holds batches. For ever if absent.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub absent_hold: Option<Duration>,
 }
 
 /// Where `read` starts.
@@ -127,6 +137,8 @@ pub enum Start {
     Earliest,
     /// At the chain's upper: only what comes.
     Now,
+    /// Like earliest, and a consumer that stands below what expired goes on where that ends.
+    SkipExpired,
 }
 
 impl From<Start> for StartAt {
@@ -135,6 +147,7 @@ impl From<Start> for StartAt {
             Start::Beginning => StartAt::Beginning,
             Start::Earliest => StartAt::Earliest,
             Start::Now => StartAt::Now,
+            Start::SkipExpired => StartAt::SkipExpired,
         }
     }
 }
@@ -280,6 +293,16 @@ pub struct ConsumersArgs {
 /// Arguments of `drop`.
 #[derive(Debug, Args)]
 pub struct DropArgs {
+    /// The sink.
+    pub sink: SinkName,
+    /// Really do it.
+    #[arg(long)]
+    pub commit: bool,
+}
+
+/// Arguments of `expire`.
+#[derive(Debug, Args)]
+pub struct ExpireArgs {
     /// The sink.
     pub sink: SinkName,
     /// Really do it.

@@ -10,6 +10,7 @@
 mod cli;
 mod commands;
 mod demo;
+mod duration;
 mod failure;
 mod formats;
 mod interrupt;
@@ -98,6 +99,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Verify(args) => commands::verify::run(&stash, args, out).await,
         Command::Consumers(args) => commands::consumers::run(&stash, args, out).await,
         Command::Drop(args) => commands::drop::run(&stash, args, out).await,
+        Command::Expire(args) => commands::expire::run(&stash, args, out).await,
         Command::History(args) => commands::history::run(&stash, args, out).await,
     }
 }

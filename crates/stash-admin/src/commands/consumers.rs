@@ -7,6 +7,7 @@ use stash::{ConsumerName, Sink};
 
 use crate::{
     cli::ConsumersArgs,
+    duration,
     failure::Refusal,
     output::{self, Output},
     session::with_sink,
@@ -23,13 +24,15 @@ pub async fn run(url: &Option<String>, args: ConsumersArgs, out: Output) -> anyh
 }
 
 async fn list(sink: &Sink, out: Output) -> anyhow::Result<()> {
-    let (upper, consumers) = (sink.upper().await?, sink.consumers().await?);
+    let (head, consumers) = (sink.head().await?, sink.consumers().await?);
+    let (upper, retention) = (head.upper, sink.row().spec.retention_ms);
     if out.is_json() {
         for row in &consumers {
             out.document(&json!({
                 "consumer": row.name.as_str(),
                 "acknowledged": output::frontier(row.acked),
                 "up_to_date": row.acked == upper,
+                "expired": row.acked < head.expired,
                 "session": row.session.to_string(),
                 "seen_ms": row.seen.0,
             }))?;
@@ -37,16 +40,25 @@ async fn list(sink: &Sink, out: Output) -> anyhow::Result<()> {
         return Ok(());
     }
     if consumers.is_empty() {
+        let kept = retention.map_or_else(
+            || "is kept".to_owned(),
+            |ms| format!("is kept for {} after each batch was accepted, or", duration::written(ms)),
+        );
         out.line(format!(
-            "no consumers: the chain of sink {} is kept until somebody reads by name",
+            "no consumers: the chain of sink {} {kept} until somebody reads by name",
             sink.name()
         ))?;
         return Ok(());
     }
     let mut table = output::table(&["consumer", "acknowledged", "state", "seen"], &["acknowledged"]);
     for row in &consumers {
-        let state =
-            if row.acked == upper { "up to date".to_owned() } else { format!("the chain is at {upper}") };
+        let state = if row.acked == upper {
+            "up to date".to_owned()
+        } else if row.acked < head.expired {
+            format!("everything below {} expired; the chain is at {upper}", head.expired)
+        } else {
+            format!("the chain is at {upper}")
+        };
         table.add_row([row.name.to_string(), row.acked.to_string(), state, output::moment(row.seen)]);
     }
     out.line(table.trim_fmt())?;

@@ -5,6 +5,7 @@ pub mod cat;
 pub mod chain;
 pub mod consumers;
 pub mod drop;
+pub mod expire;
 pub mod explain;
 pub mod history;
 pub mod load;

@@ -7,6 +7,7 @@ use stash::{HeadRow, HeadStatus, SinkRow};
 
 use crate::{
     cli::SinksArgs,
+    duration,
     output::{self, Output},
     session::{Missing, with_stash},
 };
@@ -19,6 +20,11 @@ pub(super) fn status(head: &HeadRow) -> String {
         HeadStatus::Poisoned(error) => format!("poisoned at {}: {}", error.at, error.message),
         HeadStatus::Dropped => "dropped".to_owned(),
     }
+}
+
+/// A duration of the declaration, which may be none.
+fn lasting(ms: Option<u64>) -> String {
+    ms.map_or_else(|| "for ever".to_owned(), duration::written)
 }
 
 /// Runs the command.
@@ -44,6 +50,9 @@ pub async fn run(url: &Option<String>, args: SinksArgs, out: Output) -> anyhow::
                 "seals": row.spec.seals,
                 "upper": output::frontier(head.upper),
                 "released": output::frontier(head.released),
+                "expired": output::frontier(head.expired),
+                "retention_ms": row.spec.retention_ms,
+                "absent_hold_ms": row.spec.absent_hold_ms,
                 "batches_accepted": head.next_seq.saturating_sub(1),
                 "declared_ms": row.declared.0,
                 "dropped_ms": row.dropped.map(|at| at.0),
@@ -56,7 +65,18 @@ pub async fn run(url: &Option<String>, args: SinksArgs, out: Output) -> anyhow::
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = output::table(
-        &["sink", "status", "as-of", "upper", "released", "accepted", "declared", "id"],
+        &[
+            "sink",
+            "status",
+            "as-of",
+            "upper",
+            "released",
+            "accepted",
+            "retention",
+            "absent hold",
+            "declared",
+            "id",
+        ],
         &["as-of", "upper", "released", "accepted"],
     );
     for (row, head) in &sinks {
@@ -67,6 +87,8 @@ pub async fn run(url: &Option<String>, args: SinksArgs, out: Output) -> anyhow::
             head.upper.to_string(),
             head.released.to_string(),
             output::count(head.next_seq.saturating_sub(1)),
+            lasting(row.spec.retention_ms),
+            lasting(row.spec.absent_hold_ms),
             output::moment(row.declared),
             row.spec.id.to_string(),
         ]);

@@ -89,6 +89,17 @@ fn every_command_prints_json_that_parses() {
 }
 
 #[test]
+fn a_stash_whose_updates_all_lie_in_the_catalog_is_walked_to_its_end() {
+    let world = World::new();
+    world.changes("changes.csv", 0..3);
+    world.load("changes.csv", "s", "").ok();
+    assert_eq!(world.blobs(), Vec::<String>::new());
+    for words in ["verify", "audit"] {
+        world.run(words).ok();
+    }
+}
+
+#[test]
 fn chain_and_parts_tell_what_is_there() {
     let world = world();
     let chain = world.chain("s");

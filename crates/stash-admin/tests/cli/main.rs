@@ -3,6 +3,7 @@
 //! Every test that writes looks at the store afterwards; nothing here waits for a time, only for what a process
 //! says.
 
+mod expiring;
 mod faults;
 mod interruptions;
 mod keeping;

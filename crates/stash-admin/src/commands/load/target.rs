@@ -6,6 +6,7 @@ use stash::{CatalogError, Error, Misuse, RowSchema, Sink, SinkName, SinkSpec, St
 use super::{Source, plan::Plan};
 use crate::{
     cli::LoadArgs,
+    duration,
     failure::Refusal,
     formats::SchemaSpec,
     session::{Missing, is_there, with_stash},
@@ -67,7 +68,13 @@ async fn declare(stash: &Stash, args: &LoadArgs, plan: &Plan) -> anyhow::Result<
             .into());
         }
     };
-    let spec = SinkSpec::new(args.sink.as_str(), Schema::clone(&plan.schema))?.as_of(as_of).sealing();
+    let mut spec = SinkSpec::new(args.sink.as_str(), Schema::clone(&plan.schema))?.as_of(as_of).sealing();
+    if let Some(kept) = args.retention {
+        spec = spec.retention(kept);
+    }
+    if let Some(held) = args.absent_hold {
+        spec = spec.absent_hold(held);
+    }
     Ok(stash.declare_sink(spec).await?)
 }
 
@@ -80,6 +87,23 @@ async fn fits(sink: &Sink, args: &LoadArgs, source: &Source, plan: &Plan) -> any
             spec.as_of
         ))
         .into());
+    }
+    for (option, asked, standing) in [
+        ("--retention", args.retention, spec.retention_ms),
+        ("--absent-hold", args.absent_hold, spec.absent_hold_ms),
+    ] {
+        if let Some(asked) = asked.filter(|asked| standing != u64::try_from(asked.as_millis()).ok()) {
+            let asked = duration::written(u64::try_from(asked.as_millis()).unwrap_or(u64::MAX));
+            let standing = standing.map_or_else(
+                || format!("without {option}"),
+                |ms| format!("with {option} {}", duration::written(ms)),
+            );
+            return Err(Refusal::fix_call(format!(
+                "sink {name} was declared {standing}, not with {option} {asked}; a sink never changes: leave \
+                 {option} out, or load into another sink"
+            ))
+            .into());
+        }
     }
     if args.complete && !spec.seals && spec.up_to.is_empty() {
         return Err(Refusal::fix_call(format!(

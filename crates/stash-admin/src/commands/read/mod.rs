@@ -89,7 +89,7 @@ async fn subscribe(sink: &Sink, args: &ReadArgs) -> anyhow::Result<Subscription>
             sink.read_from(Frontier::at(from))
         }
         (None, Start::Beginning) => sink.read_from(Frontier::at(sink.row().spec.as_of)),
-        (None, Start::Earliest) => sink.read().await?,
+        (None, Start::Earliest | Start::SkipExpired) => sink.read().await?,
         (None, Start::Now) => sink.read_from(sink.upper().await?),
     })
 }
@@ -171,6 +171,14 @@ impl<'a> Reading<'a> {
             ))
             .into(),
             (None, None) => error.context(format!("reading sink {name} stopped at {reached}; {output}")),
+            (Some(consumer), Some((earliest, "expired"))) => {
+                let stands = self.subscription.position();
+                error.context(format!(
+                    "reading sink {name} stopped; consumer {consumer} stands at {stands}, and everything below \
+                     {earliest} expired; if it can do without [{stands}, {earliest}), --start skip-expired goes on \
+                     at {earliest}; {output}"
+                ))
+            }
             (Some(consumer), _) => error.context(format!(
                 "reading sink {name} stopped; consumer {consumer} acknowledged everything below {}, and goes on \
                  there; {output}",
