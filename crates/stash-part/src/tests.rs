@@ -417,7 +417,10 @@ fn a_footer_bomb_is_refused_before_it_is_allocated() {
     let many = [0x15, 2, 0x19, 0xfc, 0xff, 0xff, 0xff, 0xff, 0x07].to_vec();
     let deep = [0x1c].repeat(5000);
     // And columns within columns, sixty thousand of them: what is built by recursion would take the stack with it.
-    let nested = [&[0x29, 0xfc, 0xe0, 0xd4, 0x03][..], &[0x55, 2, 0].repeat(60_000), &[0]].concat();
+    let group = [0x35, 0, 0x18, 1, b'x', 0x15, 2, 0];
+    let leaf = [0x15, 2, 0x25, 0, 0x18, 1, b'x', 0];
+    let head = [0x15, 2, 0x19, 0xfc, 0xe1, 0xd4, 0x03];
+    let nested = [&head[..], &group.repeat(60_000), &leaf, &[0x16, 0, 0x19, 0x0c, 0]].concat();
     for footer in [many, deep, nested, Vec::new(), vec![0]] {
         let mut object = b"PAR1".to_vec();
         let tail = object.len();

@@ -355,7 +355,9 @@ async fn a_plan_of_another_catalog_or_of_an_unknown_shard_is_refused_before_anyt
     let forged = writer.finish().expect("finished").0;
     let error = apply(stash, &forged, true, 100).await.expect_err("an unknown shard");
     assert!(matches!(&error, Error::Plan(PlanError::UnknownShard { key }) if *key == stranger), "{error}");
-    assert!(world.file_of(orphans[0]).exists(), "nothing of it was touched");
+    let queued = stash.catalog().deletions_queued(None).await.expect("the queue");
+    assert_eq!(queued, 0, "nothing of it was touched");
+    assert!(world.file_of(orphans[0]).exists());
     sink.sweep().await.expect("swept");
     elsewhere.close([theirs.stash().clone()]).await;
     world.close([stash.clone()]).await;

@@ -33,8 +33,10 @@ async fn verify_finds_nothing_on_a_healthy_sink_and_names_each_damage() {
     // One part is on its way.
     let minted = mint(&mut chain, 25);
     let share = incarnation.worker(0).expect("local").write(minted, [updates(&sink, &many(0, 9, 22))]).await;
+    let got = world.store.counts().bytes_got;
     let report = sink.verify(|_| {}).await.expect("verified");
     assert_eq!((report.batches, report.parts, report.being_written), (3, 3, 1));
+    assert_eq!(world.store.counts().bytes_got - got, report.bytes, "each byte is read once");
     assert_eq!(report.violations, []);
 
     let referenced = keys(&sink).await;

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Names that are printed for people; the JSON has more.
-const NAMES_SHOWN: usize = 20;
+pub(super) const NAMES_SHOWN: usize = 20;
 
 /// Runs the command.
 pub async fn run(url: &Option<String>, args: AuditArgs, out: Output) -> anyhow::Result<ExitCode> {
@@ -154,7 +154,8 @@ pub(super) fn strangers(foreign: &Names<Stranger>) -> Vec<String> {
     lines
 }
 
-fn and_more(all: u64) -> Option<String> {
+/// That there are more names than are printed.
+pub(super) fn and_more(all: u64) -> Option<String> {
     let more = all.saturating_sub(output::len(NAMES_SHOWN));
     (more > 0).then(|| format!("  and {} more; --json names more of them", output::count(more)))
 }

@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 use stash::{Salvage, SalvageReport, SalvagedBatch, SalvagedSink, Stranger, Tally};
 
-use super::audit::{names_json, strangers};
+use super::audit::{NAMES_SHOWN, and_more, names_json, strangers};
 use crate::{
     cli::SalvageArgs,
     failure::Refusal,
@@ -255,7 +255,9 @@ fn text(salvage: &Salvage, report: &SalvageReport, written: &[Vec<Written>], arg
             "\nDAMAGED: {}, left out:",
             output::counted(report.damaged.all.entries, "part", "parts")
         ));
-        lines.extend(report.damaged.first.iter().map(|one| format!("  {}: {}", one.name, one.why)));
+        let named = report.damaged.first.iter().take(NAMES_SHOWN);
+        lines.extend(named.map(|one| format!("  {}: {}", one.name, one.why)));
+        lines.extend(and_more(report.damaged.all.entries));
     }
     if report.uploads.entries > 0 {
         lines.push(format!(

@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use serde_json::json;
 use stash::{ApplyOptions, ApplyReport, Kept, PlanReader, PlanReport, PlanTotals, Stash, Stranger, Tally};
 
-use super::audit::{names_json, strangers};
+use super::audit::{NAMES_SHOWN, and_more, names_json, strangers};
 use crate::{
     cli::SweepArgs,
     failure::Refusal,
@@ -168,8 +168,9 @@ fn say_applied(
             ("  left for another call", tally(*left, "entry", "entries")),
         ])
     ))?;
-    let named = kept.first.iter().map(|one| format!("  kept {}: {}", one.name, kept_text(one.why)));
-    named.into_iter().try_for_each(|line| out.line(line))?;
+    let named = kept.first.iter().take(NAMES_SHOWN);
+    let named = named.map(|one| format!("  kept {}: {}", one.name, kept_text(one.why)));
+    named.chain(and_more(kept.all.entries)).try_for_each(|line| out.line(line))?;
     if deferred > 0 {
         out.line(format!(
             "{} refused for now; the deletion queue keeps them, and whoever opens the stash goes on",
