@@ -21,8 +21,8 @@ async fn close_expired(world: &World) -> anyhow::Result<bool> {
     let sink = catalog.sink_named(&SINK.parse()?).await?.spec.id;
     loop {
         let revision = catalog.revision().await?;
-        match catalog.close_expired(sink).await {
-            Ok(closed) if closed.is_empty() => {}
+        match catalog.expire(sink, true).await {
+            Ok(expired) if expired.closed.is_empty() => {}
             Ok(_) => break,
             Err(CatalogError::Determinate { retry: true, .. }) => return Ok(false),
             Err(error) => return Err(error.into()),
