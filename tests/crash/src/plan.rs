@@ -99,6 +99,12 @@ impl Wanted {
         }
     }
 
+    /// Whether nobody may sweep afterwards. What a deleter had begun when it died is in the queue, and the queue alone
+    /// must bring it to an end: a sweep would hide that it does not.
+    fn is_unswept(&self) -> bool {
+        self.keeper() == Some(false)
+    }
+
     fn deaths(&self, chance: &mut Chance) -> Vec<Death> {
         let who = match self.kind {
             Kind::Replica if self.place.when == When::Two => Who::Replica(0, u32::from(chance.percent(50))),
@@ -144,6 +150,7 @@ impl Plan {
         let mut chance = Chance::new(seed);
         let (mut plan, mut first, mut keeper) =
             (Plan { seed, deaths: Vec::new(), keeper: None }, false, None);
+        let (mut unswept, mut swept) = (false, false);
         let mut left = Vec::new();
         for one in wanted.drain(..) {
             let is_first = one.place.when == When::First;
@@ -152,7 +159,10 @@ impl Plan {
                 let of = plan.deaths.iter().filter(|other| other.who == death.who).count();
                 of + deaths.len() > EACH_MAX
             };
+            let sweeps = matches!(one.kind, Kind::Replica | Kind::Sweeper);
             let clash = (is_first && first)
+                || (sweeps && unswept)
+                || (one.is_unswept() && swept)
                 || matches!((keeper, one.keeper()), (Some(a), Some(b)) if a != b)
                 || deaths.iter().any(whose);
             if clash {
@@ -161,6 +171,8 @@ impl Plan {
             }
             keeper = keeper.or(one.keeper());
             first |= is_first;
+            swept |= sweeps;
+            unswept |= one.is_unswept();
             match is_first {
                 true => plan.deaths.splice(0..0, deaths).for_each(drop),
                 false => plan.deaths.extend(deaths),
@@ -208,6 +220,9 @@ impl Plan {
                 cuts: several(&mut chance),
             },
         ];
+        let dies = |kind| self.deaths.iter().any(|death| death.who.kind() == kind);
+        // Half of the worlds heal by what replicas sweep when they open; who only lost readers needs no sweep at all.
+        setup.sweeper = dies(Kind::Sweeper) || (dies(Kind::Replica) && chance.percent(50));
         setup.keeper = self.keeper.unwrap_or_else(|| chance.percent(50));
         let is_first = |death: &&Death| {
             PLACES.iter().any(|place| place.name == death.at.place && place.when == When::First)
