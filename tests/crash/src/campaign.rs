@@ -13,6 +13,9 @@ use crate::{
 /// How often a wanted death may be missed before it counts as not to be had.
 const MISSES_MAX: u32 = 6;
 
+/// What came of one world.
+type Ran = anyhow::Result<(Outcome, Audit)>;
+
 /// How worlds are run.
 #[derive(Clone, Debug)]
 pub struct Campaign {
@@ -56,7 +59,7 @@ impl Report {
         PLACES.iter().map(|place| place.name).filter(|name| !hit.contains(name)).collect()
     }
 
-    fn add(&mut self, plan: &Plan, ran: anyhow::Result<(Outcome, Audit)>) {
+    fn add(&mut self, plan: &Plan, ran: Ran) {
         self.worlds += 1;
         let (outcome, audit) = match ran {
             Ok(ran) => ran,
@@ -110,7 +113,7 @@ impl Campaign {
     /// sooner.
     pub async fn cover(&self, mut wanted: Vec<Wanted>, report: &mut Report) {
         let mut seeds = Chance::new(self.seed);
-        let mut living: JoinSet<(Plan, Vec<Wanted>, anyhow::Result<(Outcome, Audit)>)> = JoinSet::new();
+        let mut living: JoinSet<(Plan, Vec<Wanted>, Ran)> = JoinSet::new();
         loop {
             while living.len() < self.jobs && !wanted.is_empty() {
                 let before = wanted.clone();
@@ -174,7 +177,7 @@ impl Campaign {
         }
     }
 
-    fn done(&self, plan: &Plan, ran: &anyhow::Result<(Outcome, Audit)>) {
+    fn done(&self, plan: &Plan, ran: &Ran) {
         match ran {
             Ok((outcome, _)) if self.verbose => println!("ok, {} deaths: {plan}", outcome.deaths.len()),
             Ok(_) => {}
