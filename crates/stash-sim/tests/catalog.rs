@@ -554,7 +554,13 @@ impl Pair {
         let mut keys: Vec<_> = due.iter().map(|row| row.key).collect();
         keys.extend(self.pick(&self.keys).filter(|_| self.once_in(6)));
         match self.draw(3) {
-            0 => drop(self.ask(format!("defer {keys:?}"), async |c| c.defer(&keys).await).await),
+            0 => {
+                for _ in 0..=self.draw(5) {
+                    self.ask(format!("defer {keys:?}"), async |c| c.defer(&keys).await).await;
+                }
+                // Long enough for some of them to be due again, and not for others.
+                self.clock.advance(if self.once_in(4) { self.draw(40_000) } else { 0 });
+            }
             _ => drop(self.ask(format!("dequeue {keys:?}"), async |c| c.dequeue(&keys).await).await),
         }
     }
