@@ -19,7 +19,7 @@ use crate::rows::{
 pub enum Cas<T> {
     /// It was written.
     Done(T),
-    /// The head is not as expected; nothing was written. Decide again against this head.
+    /// The head or the offerer is not as expected; nothing was written. Look and decide again; this is the head.
     Conflict(HeadRow),
 }
 

@@ -101,6 +101,7 @@ cases! { ($)
         the_offer_moves_the_resolved_upper_and_is_recorded,
         a_request_that_contradicts_itself_is_refused,
         a_resolved_upper_does_not_move_back,
+        a_drop_that_landed_unseen_lets_the_next_try_look_again,
         a_closed_incarnation_commits_nothing,
         a_queued_key_is_not_linked,
         a_key_is_linked_once,

@@ -47,8 +47,7 @@ const JOBS: [Job; 8] = [
         name: "model",
         asks: "every state of a small world, and its mutants",
         ci: &[
-            "cargo run --release --locked -p stash-model -- --config cutover",
-            "cargo run --release --locked -p stash-model -- --config ownership",
+            "cargo run --release --locked -p stash-model",
             "cargo run --release --locked -p stash-model -- --mutants",
         ],
         long: &["cargo run --release --locked -p stash-model -- --config large"],

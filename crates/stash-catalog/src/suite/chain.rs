@@ -130,7 +130,22 @@ pub(super) async fn a_resolved_upper_does_not_move_back(setup: Setup) {
     let a = world.open("a").await.id;
     world.accept(a, span(0, 5), &[1]).await;
     let again = world.request(a, span(0, 5), Resolution::Drop { unlink: vec![] }).await;
-    assert!(refused(&world, again).await.contains("resolved"));
+    let head = world.catalog().head(world.sink).await.expect("a head");
+    assert_eq!(world.catalog().commit(again).await.expect("answered"), Cas::Conflict(head.clone()));
+    assert_eq!(world.catalog().head(world.sink).await.expect("a head"), head);
+}
+
+pub(super) async fn a_drop_that_landed_unseen_lets_the_next_try_look_again(setup: Setup) {
+    let world = World::new(&setup).await;
+    let (a, b) = (world.open("a").await.id, world.open("b").await.id);
+    world.accept(a, span(0, 5), &[1]).await;
+    let landed = world.request(b, span(0, 5), Resolution::Drop { unlink: vec![] }).await;
+    let decided_again = world.request(b, span(0, 5), Resolution::Drop { unlink: vec![] }).await;
+    world.done(landed).await;
+    let answer = setup.other.commit(decided_again).await.expect("answered");
+    assert_eq!(answer, Cas::Conflict(world.catalog().head(world.sink).await.expect("a head")));
+    let view = setup.other.view(world.sink, b).await.expect("a view");
+    assert_eq!(view.incarnation.resolved, at(5));
 }
 
 pub(super) async fn a_closed_incarnation_commits_nothing(setup: Setup) {

@@ -43,10 +43,7 @@ impl State {
             return inconsistent(format!("the chain is {status:?} at {upper}: it accepts nothing"));
         }
         if request.description.upper() <= offerer.row.resolved {
-            return inconsistent(format!(
-                "incarnation {} offers {} although everything below {} is resolved",
-                request.incarnation, request.description, offerer.row.resolved
-            ));
+            return Ok(Cas::Conflict(held.head.clone()));
         }
         self.check_resolution(held, request)?;
         self.write_resolution(now, request).map(Cas::Done)
