@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Folders that hold nothing of ours.
-const SKIPPED: [&str; 2] = [".git", "target"];
+/// Folders that hold nothing of ours, or bytes that only look like text: what fuzzers are fed.
+const SKIPPED: [&str; 3] = [".git", "target", "corpus"];
 
 /// The repository's files.
 ///
