@@ -338,7 +338,9 @@ impl IncarnationWriter {
     pub fn arm(&self, message: DisarmedShare) -> Result<ShareMessage<OwnedParts>, BatchError> {
         check_share(&self.spec, &message)?;
         let description = message.description;
-        Ok(message.map(|parts| self.owned(description, parts)))
+        let armed = message.map(|parts| self.owned(description, parts));
+        fault::place("batch.armed");
+        Ok(armed)
     }
 
     /// Gives up what the workers of this process hold of the incarnation and has not left them yet. Shares that are
