@@ -40,8 +40,8 @@ const JOBS: [Job; 8] = [
     Job {
         name: "mutants",
         asks: "rules broken in the code: the simulator notices each",
-        ci: &["cargo test --release --locked -p stash-sim --features faults --test mutants"],
-        long: &["cargo test --release --locked -p stash-sim --features faults --test mutants"],
+        ci: &["cargo test --release --locked -p stash-sim --features faults --test mutants --test harm"],
+        long: &["cargo test --release --locked -p stash-sim --features faults --test mutants --test harm"],
     },
     Job {
         name: "model",
