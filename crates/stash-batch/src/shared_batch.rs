@@ -347,26 +347,31 @@ impl SharedBatch {
 
     /// A worker gives up: the batch fails for all of them.
     pub(crate) fn give_up(&self, worker: WorkerIndex, what: &str) {
+        // It arrives and fails the batch at once: nobody may become the last of a batch that lacks its updates.
         let mut state = self.state();
         state.arrived.insert(worker);
         let last = self.is_complete(&state);
+        let gone = state.fail(what);
         drop(state);
         if last {
             self.writer.process().slots().forget(&self.key());
         }
-        self.abandon(what);
+        drop(gone);
     }
 
     fn abandon(&self, what: &str) {
-        let mut state = self.state();
-        state.failed.get_or_insert_with(|| what.to_owned());
-        let gone = (mem::take(&mut state.holdings), state.parts.take());
-        drop(state);
+        let gone = self.state().fail(what);
         drop(gone);
     }
 }
 
 impl State {
+    /// Fails the batch for all, and hands out what it held, to be dropped once nothing is locked any more.
+    fn fail(&mut self, what: &str) -> (BTreeMap<WorkerIndex, Held>, Option<OwnedParts>) {
+        self.failed.get_or_insert_with(|| what.to_owned());
+        (mem::take(&mut self.holdings), self.parts.take())
+    }
+
     fn keep(&mut self, parts: Option<OwnedParts>) {
         match (&mut self.parts, parts) {
             (Some(all), Some(more)) => all.absorb(more),
