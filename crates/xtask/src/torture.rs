@@ -135,7 +135,8 @@ pub(crate) fn run(repo: &Repo, words: impl Iterator<Item = String>) -> Result<Ve
             println!("\n--- {}: {}\n    {command}", job.name, job.asks);
             let begun = Instant::now();
             let what = match perform(&repo.root, &command) {
-                Ok(()) => "passed".to_owned(),
+                Ok(Ended::Passed) => "passed".to_owned(),
+                Ok(Ended::Skipped) => "SKIPPED, see above".to_owned(),
                 Err(error) => {
                     findings.push(format!("{}: {command}: {error:#}", job.name));
                     format!("FAILED: {error:#}")
@@ -155,7 +156,17 @@ pub(crate) fn run(repo: &Repo, words: impl Iterator<Item = String>) -> Result<Ve
     Ok(findings)
 }
 
-fn perform(root: &Path, command: &str) -> Result<()> {
+/// How a command ended that did not fail.
+#[derive(Debug, PartialEq, Eq)]
+enum Ended {
+    Passed,
+    Skipped,
+}
+
+/// What a command ends with that cannot be run here, after it said why.
+const SKIPPED: i32 = 77;
+
+fn perform(root: &Path, command: &str) -> Result<Ended> {
     let mut words = command.split(' ').peekable();
     let mut variables = Vec::new();
     while let Some((name, value)) = words.peek().and_then(|word| word.split_once('=')) {
@@ -168,10 +179,11 @@ fn perform(root: &Path, command: &str) -> Result<()> {
     let mut started = Command::new(program);
     started.args(words).envs(variables).current_dir(root);
     let status = started.status().with_context(|| format!("{command}: does not start"))?;
-    if !status.success() {
-        bail!("{status}");
+    match status.code() {
+        Some(0) => Ok(Ended::Passed),
+        Some(SKIPPED) => Ok(Ended::Skipped),
+        _ => bail!("{status}"),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -198,7 +210,8 @@ mod tests {
         perform(root, "A=1 printenv A").expect("it is there");
         perform(root, "A=1 printenv B").expect_err("it is not there");
         perform(root, "false").expect_err("it fails");
-        perform(root, "true").expect("it does not");
+        assert_eq!(perform(root, "true").expect("it does not"), Ended::Passed);
+        assert_eq!(perform(root, "python3 -c exit(77)").expect("it says so"), Ended::Skipped);
         perform(root, "no-such-program-anywhere").expect_err("it does not start");
     }
 }

@@ -49,9 +49,9 @@ pub async fn run(url: &Option<String>, args: ExpireArgs, out: Output) -> anyhow:
         ("  the chain begins at", begins),
     ]);
     if args.commit {
-        out.line(format!("expired of sink {}\n{lines}", args.sink))?;
+        out.line(format!("expired in sink {}\n{lines}", args.sink))?;
     } else {
-        out.line(format!("would expire of sink {}\n{lines}", args.sink))?;
+        out.line(format!("would expire in sink {}\n{lines}", args.sink))?;
         out.line("dry run: nothing was changed; pass --commit")?;
     }
     Ok(ExitCode::SUCCESS)

@@ -19,7 +19,7 @@ fn a_dry_expiry_changes_nothing_and_commit_takes_what_nobody_holds() {
     let world = world();
     let before = (world.run("history s --json").json(), world.chain("s"), world.blobs());
     let text = world.run("expire s").ok();
-    assert!(text.contains("would expire of sink s"), "{text}");
+    assert!(text.contains("would expire in sink s"), "{text}");
     assert!(text.contains("dry run: nothing was changed; pass --commit"), "{text}");
     let would = world.run("expire s --json").json().remove(0);
     assert_eq!((world.run("history s --json").json(), world.chain("s"), world.blobs()), before);
