@@ -108,7 +108,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -117,6 +117,6 @@ impl Random {
 
     /// A number below `bound`, 0 if there is none.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() >> 11) as usize % bound.max(1)
+        (self.draw() >> 11) as usize % bound.max(1)
     }
 }

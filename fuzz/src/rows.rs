@@ -106,7 +106,7 @@ fn column(data_type: &DataType, nullable: bool, len: usize, random: &mut Random)
             Arc::new(valid.iter().map(|v| v.then(|| word().len() as i32 - 2)).collect::<Int32Array>())
         }
         DataType::UInt64 => {
-            let values: Vec<u64> = (0..len).map(|_| random.next() % 50).collect();
+            let values: Vec<u64> = (0..len).map(|_| random.draw() % 50).collect();
             Arc::new(UInt64Array::new(values.into(), nulls().filter(|_| nullable)))
         }
         DataType::Float64 => {
