@@ -3,7 +3,12 @@
 //! Looking is free: a command that only looks creates nothing, not even the stash. Changing is a dry run unless
 //! `--commit`; `load`, and `read` with a consumer, say what they change by their arguments.
 
-use std::{num::NonZeroU32, num::NonZeroU64, path::PathBuf, time::Duration};
+use std::{
+    num::{NonZeroU32, NonZeroU64, NonZeroUsize},
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use stash::{ConsumerName, ReplicaName, ShardId, SinkName, StartAt};
@@ -73,6 +78,8 @@ pub enum Command {
     History(HistoryArgs),
     /// See it work: replicas that fail, and an oracle that compares.
     Demo(DemoArgs),
+    /// Simulate: the real code over a store, network, clock and catalog that fail by seed. Touches no stash.
+    Sim(SimArgs),
 }
 
 /// Arguments of `load`.
@@ -320,6 +327,43 @@ pub struct HistoryArgs {
     pub limit: u32,
 }
 
+/// Arguments of `sim`.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub struct SimArgs {
+    /// Replay this seed and print its history. Exit code 1 if it violates a promise.
+    #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "jobs"])]
+    pub seed: Option<u64>,
+    /// Run the seeds from A on and below B.
+    #[arg(long, value_name = "A..B")]
+    pub seeds: Option<Seeds>,
+    /// Seeds at a time; as many as there are cores if absent.
+    #[arg(long, value_name = "N", requires = "seeds")]
+    pub jobs: Option<NonZeroUsize>,
+}
+
+/// Seeds, from one on and below another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seeds {
+    /// The first.
+    pub first: u64,
+    /// The one behind the last.
+    pub end: u64,
+}
+
+impl FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Seeds, String> {
+        let bounds = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        match bounds {
+            Some((first, end)) if first < end => Ok(Seeds { first, end }),
+            Some(_) => Err("A must be below B".to_owned()),
+            None => Err("expected A..B, such as 0..1000".to_owned()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -329,5 +373,13 @@ mod tests {
     #[test]
     fn the_command_line_contradicts_itself_nowhere() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn seeds_are_a_range_that_holds_some() {
+        assert_eq!("3..7".parse(), Ok(Seeds { first: 3, end: 7 }));
+        for bad in ["", "3", "3..", "..7", "7..3", "3..3", "-1..3", "3..=7"] {
+            assert!(bad.parse::<Seeds>().is_err(), "{bad}");
+        }
     }
 }

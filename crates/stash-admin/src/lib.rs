@@ -101,6 +101,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Drop(args) => commands::drop::run(&stash, args, out).await,
         Command::Expire(args) => commands::expire::run(&stash, args, out).await,
         Command::History(args) => commands::history::run(&stash, args, out).await,
+        Command::Sim(args) => commands::sim::run(args, out).await,
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use stash::StashConfig;
 use stash_chain::invariants::i10_read_hold_rises;
 use stash_types::Frontier;
-use stash_types::fault::{Mutant, broken};
 
 use crate::chance::Concern;
 use crate::process::{Process, again};
@@ -61,11 +60,6 @@ pub(crate) async fn compact(world: Arc<World>, config: StashConfig) {
                 world.check(process.life.name(), i10_read_hold_rises(*before, hold));
                 *before = hold;
             }
-            let hold = if broken(Mutant::CompactedPast) {
-                Frontier::at(hold.as_u64().saturating_add(3))
-            } else {
-                hold
-            };
             world.compact(place, hold);
         }
         let takes = world.chance(Concern::Housekeeping).between(20, 400);
@@ -79,7 +73,7 @@ pub(crate) async fn jump(world: Arc<World>) {
     while world.phase() == Phase::Chaos {
         let (wait, by_ms) = {
             let mut chance = world.chance(Concern::Housekeeping);
-            let by = i64::try_from(chance.pick(500, &[3000, 20_000, 3_600_000])).unwrap_or(0);
+            let by: i64 = chance.pick(500, &[3000, 20_000, 3_600_000]);
             (chance.between(1000, 8000), if chance.per_mille(500) { by } else { -by })
         };
         pause(wait).await;

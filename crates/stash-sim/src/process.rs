@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stash::{Error, ErrorKind, OpenOptions, Sink, Stash, StashConfig};
+use stash_chain::invariants::i24_bounded;
 
 use crate::life::Life;
 use crate::link::CatalogLink;
@@ -62,6 +63,7 @@ impl Process {
             self.life.die();
         }
         world.fault(self.life.name(), "death", how);
+        self.check_memory(world);
         let Process { life: _, stash } = self;
         // What a dead process holds in memory goes with it. Within one program it has to be let go: its handles are
         // dead, so all that this does is to empty the registry of open batches.
@@ -82,7 +84,14 @@ impl Process {
             Some(Ok(done)) => format!("closes: {done:?}"),
         };
         world.say(self.life.name(), how);
+        self.check_memory(world);
         self.life.die();
+    }
+
+    /// What it reserved stayed within its memory (I24).
+    fn check_memory(&self, world: &World) {
+        let used = self.stash.budget();
+        world.check(self.life.name(), i24_bounded(self.life.name(), used.peak, used.total));
     }
 }
 

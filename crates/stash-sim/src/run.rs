@@ -22,7 +22,7 @@ use crate::schedule::{ConsumerShape, Ending, Schedule};
 use crate::sink::SinkFacts;
 use crate::source::source_name;
 use crate::watch::say_parts;
-use crate::world::{Phase, World, lock, pause};
+use crate::world::{Phase, Told, World, lock, pause};
 
 /// After so much virtual time without an end a run has stalled.
 const STALL: Duration = Duration::from_secs(600);
@@ -83,7 +83,10 @@ pub fn run(seed: u64) -> Report {
 pub fn run_schedule(schedule: Schedule) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     match runtime {
-        Ok(runtime) => runtime.block_on(simulate(schedule)),
+        // The product logs what goes wrong, and here much does; the history says it.
+        Ok(runtime) => tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::new(), || {
+            runtime.block_on(simulate(schedule))
+        }),
         Err(error) => unreachable!("a runtime on this thread: {error}"),
     }
 }
@@ -141,7 +144,7 @@ async fn simulate(schedule: Schedule) -> Report {
     actors.shutdown().await;
     world.end();
     let virtual_ms = world.now_ms();
-    let (history, faults, counts, violation) = world.take();
+    let Told { history, faults, counts, violation } = world.take();
     let violation = violation.map(|found| Violated { invariant: found.invariant.name(), what: found.what });
     let seed = world.schedule.seed;
     Report { seed, kind, faults, counts, hash: hash_of(&history), history, virtual_ms, violation }
@@ -293,8 +296,8 @@ impl Operator {
                 };
                 let poisoned = matches!(head.status, stash::HeadStatus::Poisoned(_));
                 done &= head.upper >= facts.end() && (facts.poison.is_none() || poisoned);
-                let read = consumers.iter().filter(|consumer| consumer.sink == place);
-                done &= read.fold(true, |all, consumer| all && lock(&consumer.kept).position.0 >= head.upper);
+                let mut read = consumers.iter().filter(|consumer| consumer.sink == place);
+                done &= read.all(|consumer| lock(&consumer.kept).position.0 >= head.upper);
                 chains.push((head.upper, facts.end(), poisoned));
             }
             if done || self.is_dropped() {

@@ -137,6 +137,15 @@ pub(crate) enum Phase {
     Over,
 }
 
+/// What a run tells at its end.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) history: Vec<Event>,
+    pub(crate) faults: BTreeMap<String, u64>,
+    pub(crate) counts: BTreeMap<&'static str, u64>,
+    pub(crate) violation: Option<Violation>,
+}
+
 /// What became of the inputs of a sink.
 #[derive(Clone, Copy, Debug, Default)]
 struct Inputs {
@@ -352,15 +361,13 @@ impl World {
     }
 
     /// What the run tells.
-    pub(crate) fn take(
-        &self,
-    ) -> (Vec<Event>, BTreeMap<String, u64>, BTreeMap<&'static str, u64>, Option<Violation>) {
-        (
-            std::mem::take(&mut *lock(&self.history)),
-            std::mem::take(&mut *lock(&self.faults)),
-            std::mem::take(&mut *lock(&self.counts)),
-            lock(&self.violation).take(),
-        )
+    pub(crate) fn take(&self) -> Told {
+        Told {
+            history: std::mem::take(&mut *lock(&self.history)),
+            faults: std::mem::take(&mut *lock(&self.faults)),
+            counts: std::mem::take(&mut *lock(&self.counts)),
+            violation: lock(&self.violation).take(),
+        }
     }
 
     /// Runs something that nobody waits for: what is on its way.

@@ -12,6 +12,7 @@ pub mod load;
 pub mod parts;
 pub mod read;
 pub mod salvage;
+pub mod sim;
 pub mod sinks;
 pub mod sweep;
 pub mod verify;
