@@ -47,6 +47,8 @@ pub(crate) struct Kept {
     pub(crate) position: Frontier0,
     /// Whether it was told that nothing follows.
     pub(crate) ended: bool,
+    /// Whether it was told that what it stands before has expired.
+    expired: bool,
 }
 
 /// A frontier that begins at the first.
@@ -150,6 +152,10 @@ impl Consumer {
             Error::Catalog(CatalogError::InvalidUsage(stash::Misuse::NoSuchConsumer { .. })) => {}
             // A replaced session may look for what its successor acknowledged meanwhile.
             Error::Absent(Absence::Acknowledged { .. }) => self.world.count("read what was acknowledged"),
+            Error::Absent(Absence::Expired { .. }) if self.world.schedule.expiry.is_some() => {
+                self.world.count("read what expired");
+                lock(&self.kept).expired = true;
+            }
             _ if error.kind() == ErrorKind::Retry => {}
             Error::Absent(Absence::Lost { .. } | Absence::NeverWritten { .. }) => {
                 self.world.check(who, ensure(false, Invariant::I15, || error.to_string()));
@@ -165,6 +171,7 @@ impl Consumer {
     /// Where it begins, if it is new: who comes late takes what is there.
     fn start(&self, chance: &mut Chance) -> StartAt {
         match self.shape.comes_ms {
+            _ if lock(&self.kept).expired => StartAt::SkipExpired,
             0 => StartAt::Beginning,
             _ => chance.pick(StartAt::Earliest, &[StartAt::Now]),
         }
@@ -182,8 +189,15 @@ impl Consumer {
         let mut subscription = again(|| sink.subscribe(&self.name, start)).await?;
         let begun = subscription.position();
         self.world.say(who, format!("{} goes on at {begun}", self.name));
+        let expired = self.world.truth.head(sink.id()).await.map_or(Frontier::MIN, |head| head.expired);
         {
             let mut kept = lock(&self.kept);
+            // What expired is gone for it: it takes the gap upon itself, and begins behind it.
+            if kept.expired && begun > kept.acked.0 && expired > kept.acked.0 {
+                self.world.count("skipped what expired");
+                *kept = Kept::default();
+            }
+            kept.expired = false;
             if kept.begun.is_none() {
                 (kept.begun, kept.acked.0, kept.position.0) = (Some(begun), begun, begun);
                 let mut tried = lock(&self.tried);

@@ -110,3 +110,54 @@ pub(crate) async fn again<T, F: Future<Output = Result<T, Error>>>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use stash::{Launch, Mint, ShareMessage};
+    use stash_types::Frontier;
+
+    use super::*;
+    use crate::run::sinks;
+    use crate::schedule::{Ending, Schedule};
+
+    /// Brings the chain on by one batch without updates.
+    async fn bring_on(chain: &mut stash::Chain, incarnation: &stash::Incarnation, upper: u64) {
+        let Ok(Mint::Minted(minted)) = chain.mint(Frontier::at(upper)) else { panic!("nothing to mint") };
+        let share: ShareMessage<_> =
+            incarnation.worker(0).expect("a worker").write(minted, []).await.expect("an empty share");
+        chain.report(share).await.expect("is resolved");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_read_hold_covers_an_incarnation_that_is_opened_while_it_is_read() {
+        let schedule = Schedule { ending: Ending::Open, chained: false, expiry: None, ..Schedule::of(1) };
+        let facts = sinks(&schedule);
+        let as_of = facts[0].feed.as_of;
+        let world = Arc::new(World::new(schedule, facts));
+        let start = |role: &'static str| Process::start(&world, role, StashConfig::default());
+        let (reader, writer) =
+            (start("reader").await.expect("starts"), start("writer").await.expect("starts"));
+        let sink = writer.stash.declare_sink(world.sinks[0].spec().expect("a spec")).await.expect("declared");
+        world.watch.declared(sink.shard(), sink.id(), 0);
+        let launch = |replica: &str| Launch::single(replica, 1).expect("a launch");
+        let first = sink.open_incarnation(launch("r0")).await.expect("opens").render().expect("renders");
+        let mut chain = first.chain().expect("its chain");
+        bring_on(&mut chain, &first, as_of + 1).await;
+        bring_on(&mut chain, &first, as_of + 5).await;
+
+        // The reader stands still between its two reads. Meanwhile another replica is granted an as-of, and the chain
+        // moves on.
+        let seen = reader.stash.sink("a").await.expect("the sink");
+        let mut hold = Box::pin(seen.read_hold());
+        tokio::select! { biased;
+            hold = &mut hold => panic!("read at once: {hold:?}"),
+            () = pause(1) => reader.life.stand_still(),
+        }
+        let second = sink.open_incarnation(launch("r1")).await.expect("opens").render().expect("renders");
+        bring_on(&mut chain, &first, as_of + 9).await;
+        reader.life.go_on();
+        let hold = hold.await.expect("the hold");
+        assert!(hold <= Frontier::at(second.as_of()), "hold {hold}, rendering at {}", second.as_of());
+        assert!(!world.is_violated());
+    }
+}

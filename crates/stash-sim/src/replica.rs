@@ -218,7 +218,7 @@ impl Replica {
     ) -> (Vec<Process>, Option<Ended>) {
         loop {
             let blow_in = match self.world.schedule.death_ms {
-                0 => chance.between(1000, 4000),
+                0 => chance.between(700, 3000),
                 mean => chance.between(mean / 2, mean * 2),
             };
             let ended = tokio::select! { biased;

@@ -100,7 +100,8 @@ pub fn run_many(seeds: impl IntoIterator<Item = u64>, mut progress: impl FnMut(&
     }
 }
 
-fn sinks(schedule: &Schedule) -> Vec<SinkFacts> {
+/// The sinks of a schedule.
+pub(crate) fn sinks(schedule: &Schedule) -> Vec<SinkFacts> {
     let mut chance = Chance::of(schedule.seed, Concern::Feed);
     let feed = Feed::drawn(&mut chance, schedule.feed);
     let middle = feed.ticks.get(feed.ticks.len() / 2).copied().unwrap_or(feed.as_of + 1);
@@ -112,8 +113,18 @@ fn sinks(schedule: &Schedule) -> Vec<SinkFacts> {
     let below = poison.as_ref().map(|error| error.at).or(up_to).unwrap_or(u64::MAX);
     let oracle = Arc::new(Oracle::new(&feed.updates, feed.as_of, below));
     let closes = schedule.ending == Ending::InputsClose;
-    let first =
-        SinkFacts { name: "a", feed: Arc::new(feed), up_to, seals, closes, poison, fed_by: None, oracle };
+    let expiry = schedule.expiry;
+    let first = SinkFacts {
+        name: "a",
+        feed: Arc::new(feed),
+        up_to,
+        seals,
+        closes,
+        poison,
+        expiry,
+        fed_by: None,
+        oracle,
+    };
     let fed =
         schedule.chained.then(|| SinkFacts { name: "b", fed_by: Some(0), closes: false, ..first.clone() });
     [Some(first), fed].into_iter().flatten().collect()
@@ -125,7 +136,11 @@ async fn simulate(schedule: Schedule) -> Report {
         "{:?}{}{}, {} replicas {:?}, {} ticks of {} ms",
         schedule.ending,
         if schedule.orderly { ", orderly" } else { "" },
-        if schedule.chained { ", chained" } else { "" },
+        match (schedule.chained, schedule.expiry) {
+            (true, _) => ", chained",
+            (false, Some(_)) => ", expiring",
+            (false, None) => "",
+        },
         schedule.replicas.len(),
         schedule.replicas.iter().map(|replica| replica.processes.clone()).collect::<Vec<_>>(),
         schedule.feed.ticks,
@@ -420,7 +435,7 @@ impl Operator {
         self.world.check("operator", ensure(own, Invariant::I17, || format!("besides parts: {others:?}")));
         for (sink, _) in self.world.watch.sinks() {
             let head = self.world.truth.head(sink).await;
-            let released = head.as_ref().is_ok_and(|head| head.released >= head.upper);
+            let released = head.as_ref().is_ok_and(|head| head.released.max(head.expired) >= head.upper);
             let ok = released || self.is_dropped();
             self.world.check("operator", ensure(ok, Invariant::I13, || format!("not released: {head:?}")));
         }

@@ -102,6 +102,8 @@ pub struct Schedule {
     pub outages: bool,
     /// Whether the catalog's clock jumps.
     pub clock_jumps: bool,
+    /// How long an absent consumer holds batches, and how long they are kept where none does, in milliseconds.
+    pub expiry: Option<(u64, u64)>,
 }
 
 impl Schedule {
@@ -145,10 +147,15 @@ impl Schedule {
             consumers: consumers(&mut chance),
             rates: rates(&mut chance, orderly),
             call_ms: chance.pick(3, &[8, 20]),
-            death_ms: if orderly { 0 } else { chance.between(1000, 3000) },
+            death_ms: if orderly { 0 } else { chance.between(700, 2200) },
             outages: chance.per_mille(500),
             clock_jumps: chance.per_mille(400),
+            expiry: None,
         };
+        // A source needs all that it has not acknowledged, so where there is one nothing expires.
+        if !chained && chance.per_mille(200) {
+            schedule.expiry = Some((chance.between(300, 3000), chance.between(200, 8000)));
+        }
         // A single live replica has to bring the chain to its end; the others may go on or not.
         let all = chance.per_mille(400) || orderly;
         for (place, replica) in schedule.replicas.iter_mut().enumerate() {
@@ -201,7 +208,7 @@ fn consumers(chance: &mut Chance) -> Vec<ConsumerShape> {
 }
 
 fn rates(chance: &mut Chance, orderly: bool) -> Rates {
-    let rate = chance.pick(15, &[25, 45]);
+    let rate = chance.pick(30, &[45, 65]);
     Rates {
         refused: rate,
         lost_request: rate,
@@ -228,5 +235,6 @@ mod tests {
         assert!(all.iter().all(|schedule| (2..=3).contains(&schedule.replicas.len())));
         assert!(all.iter().all(|schedule| schedule.replicas.iter().any(|replica| replica.survives)));
         assert!(all.iter().any(|schedule| schedule.feed.base > 1 << 63));
+        assert!(all.iter().any(|schedule| schedule.expiry.is_some()));
     }
 }

@@ -1,6 +1,7 @@
 //! What the simulation knows of a sink, without asking the product: its feed, its end, its oracle.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use stash::{DataflowError, Error, SinkSpec};
 use stash_chain::ChainRules;
@@ -24,6 +25,8 @@ pub(crate) struct SinkFacts {
     pub(crate) closes: bool,
     /// The error of the dataflow, if there is one.
     pub(crate) poison: Option<DataflowError>,
+    /// How long an absent consumer holds batches, and how long they are kept where none does, in milliseconds.
+    pub(crate) expiry: Option<(u64, u64)>,
     /// The place of the sink whose consumer feeds this one.
     pub(crate) fed_by: Option<usize>,
     /// What must be delivered.
@@ -35,6 +38,12 @@ impl SinkFacts {
     pub(crate) fn spec(&self) -> Result<SinkSpec, Error> {
         let spec = SinkSpec::new(self.name, schema())?.as_of(self.feed.as_of);
         let spec = if self.seals { spec.sealing() } else { spec };
+        let spec = match self.expiry {
+            Some((absent, kept)) => {
+                spec.absent_hold(Duration::from_millis(absent)).retention(Duration::from_millis(kept))
+            }
+            None => spec,
+        };
         Ok(match self.up_to {
             Some(time) => spec.up_to(time),
             None => spec,

@@ -12,53 +12,60 @@ const SEEDS: u64 = 60;
 const THREADS: u64 = 2;
 
 /// What must occur at least so often over all of them, by the name it is counted under.
-const AT_LEAST: [(&str, u64); 42] = [
-    ("accepted", 200),
-    ("accepted empty", 50),
-    ("trimmed", 20),
-    ("dropped", 100),
-    ("resolved dropped", 200),
-    ("refused", 5),
+const AT_LEAST: [(&str, u64); 46] = [
+    ("accepted", 250),
+    ("accepted empty", 100),
+    ("trimmed", 25),
+    ("dropped", 200),
+    ("resolved dropped", 300),
+    ("refused", 8),
     ("poisoned", 3),
     ("completed", 5),
-    ("opened", 300),
-    ("opened complete", 2),
-    ("opened poisoned", 2),
-    ("reconnect", 200),
-    ("expired lease", 10),
-    ("fenced session", 20),
-    ("zombie share", 3),
-    ("stale message", 10),
-    ("duplicate refused", 20),
-    ("worker failed", 10),
-    ("going away", 1),
-    ("sink dropped", 2),
-    ("share inline", 100),
-    ("coalesced part", 100),
-    ("several parts", 50),
-    ("several runs", 50),
-    ("a run of several parts", 2),
-    ("lost race", 20),
-    ("lost reply read back", 10),
-    ("offer made again", 50),
-    ("surrendered", 100),
-    ("sweep found garbage", 30),
-    ("sweep found uploads", 5),
-    ("source delivery", 50),
-    ("consumer died", 50),
-    ("! late", 20),
-    ("! lost reply", 500),
-    ("! lost request", 500),
-    ("! delete fails", 20),
+    ("opened", 400),
+    ("opened complete", 4),
+    ("opened poisoned", 4),
+    ("reconnect", 300),
+    ("expired lease", 30),
+    ("expired batch", 3),
+    ("read what expired", 1),
+    ("fenced session", 30),
+    ("zombie share", 6),
+    ("stale message", 20),
+    ("duplicate refused", 40),
+    ("worker failed", 30),
+    ("going away", 2),
+    ("sink dropped", 3),
+    ("share inline", 250),
+    ("coalesced part", 200),
+    ("several parts", 80),
+    ("several runs", 80),
+    ("a run of several parts", 4),
+    ("lost race", 40),
+    ("lost reply read back", 20),
+    ("offer made again", 150),
+    ("surrendered", 300),
+    ("sweep found garbage", 50),
+    ("sweep found uploads", 12),
+    ("source delivery", 150),
+    ("consumer died", 100),
+    ("! late", 25),
+    ("! lost reply", 1000),
+    ("! lost request", 1000),
+    ("! delete fails", 40),
     ("! message lost", 5),
-    ("! message doubled", 50),
-    ("! zombie", 10),
-    ("! stands still", 20),
-    ("! clock jumps", 10),
+    ("! message doubled", 100),
+    ("! zombie", 12),
+    ("! stands still", 30),
+    ("! clock jumps", 15),
+    ("! two sessions", 15),
+    ("! outage", 15),
 ];
 
 /// How many faults a run meets at least.
-const FAULTS_MIN: u64 = 40;
+const FAULTS_MIN: u64 = 50;
+
+/// How often replicas and consumers come back in a run at least.
+const BACK_MIN: u64 = 3;
 
 fn all() -> Vec<Report> {
     let reports = Mutex::new(Vec::new());
@@ -86,6 +93,8 @@ fn fixed_seeds_hold_every_promise_and_reach_every_path() {
     for report in &reports {
         let faults = report.faults_total();
         assert!(faults >= FAULTS_MIN, "seed {} meets {faults} faults only", report.seed);
+        let back = report.count("reconnect") + report.count("consumer died");
+        assert!(back >= BACK_MIN, "in seed {} somebody comes back {back} times only", report.seed);
         for (what, n) in &report.counts {
             *totals.entry((*what).to_owned()).or_default() += n;
         }
