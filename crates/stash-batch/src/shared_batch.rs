@@ -373,7 +373,10 @@ impl State {
     }
 
     fn keep(&mut self, parts: Option<OwnedParts>) {
+        // SUBTLE: a run whose updates cancelled is no part at all. It must not take the place of those written before:
+        // they would be given up, and the share would say that there was nothing.
         match (&mut self.parts, parts) {
+            (_, None) => {}
             (Some(all), Some(more)) => all.absorb(more),
             (none, more) => *none = more,
         }

@@ -399,6 +399,9 @@ impl Rendering {
             Share::Dropped => "share dropped",
         });
         let local = self.incarnation.local_workers().len();
+        let parts = if let Share::Stashed(parts) = &share.share { parts.len() } else { 0 };
+        let (worker, kind, description) = (share.worker, share.share.kind(), share.description);
+        self.world.say(self.name(), format!("worker {worker} of {description}: {kind}, {parts} parts"));
         if let Share::Stashed(parts) = &share.share
             && local > 1
             && parts.len() == 1

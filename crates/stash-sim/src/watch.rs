@@ -288,7 +288,11 @@ impl Watch {
             HeadStatus::Complete if head.status == HeadStatus::Open => world.count("completed"),
             _ => {}
         }
-        world.say(who, format!("{outcome} {description} of {}, {kept} parts", short_id(asked.incarnation)));
+        let (Resolution::Accept { unlink, .. }
+        | Resolution::Extend { unlink, .. }
+        | Resolution::Drop { unlink }) = &asked.resolution;
+        let id = short_id(asked.incarnation);
+        world.say(who, format!("{outcome} {description} of {id}, {kept} parts, {} let go", unlink.len()));
         self.parts_of(world, who, asked).await;
         let accepted = {
             let mut state = lock(&self.state);

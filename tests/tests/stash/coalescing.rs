@@ -59,6 +59,28 @@ async fn small_runs_travel_inline_beside_one_coalesced_part() {
     world.at_rest(sink.stash()).await;
 }
 
+#[tokio::test]
+async fn a_run_whose_updates_cancel_leaves_the_parts_before_it_alone() {
+    let mut config = small(0);
+    // Whatever is pushed is written at once.
+    config.batch.part_bytes = 1;
+    let world = World::memory(config).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 1).await;
+    let minted = mint(&mut chain, 1);
+    let kept = many(0, 3, 0);
+    let cancels: [Update; 2] = [((7, "gone".to_owned()), 0, 1), ((7, "gone".to_owned()), 0, -1)];
+    let mut share = incarnation.worker(0).expect("local").share(minted).expect("opens");
+    share.push(updates(&sink, &kept)).await.expect("is written");
+    share.push(updates(&sink, &cancels)).await.expect("comes to nothing");
+    chain.report(share.finish().await).await.expect("is taken");
+    let content = delivered_until(&mut sink.read().await.expect("readable"), Frontier::at(1)).await;
+    assert_same!(content.expect("read"), content_of(&kept));
+    incarnation.close("done").await.expect("closes");
+    drop(chain);
+    world.at_rest(sink.stash()).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_runs_cost_at_most_their_parts_and_one_more_a_worker() {
     let mut config = small(0);

@@ -11,3 +11,10 @@ fn seeds_that_failed_because_the_read_hold_looked_at_the_incarnations_before_the
         holds(&run(seed));
     }
 }
+
+/// The last run of a description came to nothing, its updates having cancelled; it took the place of the parts that had
+/// been written before it, and the worker's share said that there was nothing (I11).
+#[test]
+fn a_seed_that_failed_because_a_run_of_nothing_took_the_place_of_parts() {
+    holds(&run(52));
+}
