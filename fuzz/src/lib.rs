@@ -3,7 +3,7 @@
 //! A *target* takes bytes and must return: no panic, no hang, no memory beyond what was declared. What it accepts
 //! it must accept for good reason, so each body also asserts what then holds (one spelling of an id, the same value
 //! read back, the same updates). The bodies are plain functions and build with any compiler; libFuzzer drives
-//! them from `fuzz_targets/`, and [`replay()`] gives them the committed corpora and seeded mutations of these.
+//! them from `fuzz_targets/`, and [`mod@replay`] gives them the committed corpora and seeded mutations of these.
 //!
 //! | target | the bytes are |
 //! |---|---|
