@@ -182,9 +182,11 @@ impl Rendering {
                     Some(Made::Vanished(why)) => Err(Ended::Failed(why)),
                     None => Err(Ended::Failed("its workers ended".to_owned())),
                 },
-                () = tokio::time::sleep(wait), if !at_end => {
-                    self.mint(&mut chain, &mut chance, &mut kept, jobs, &made).await.map(|end| at_end = end)
-                }
+                // Once all is minted it goes on all the same: an offer that failed for now is made again.
+                () = tokio::time::sleep(wait) => match at_end {
+                    true => Ok(()),
+                    false => self.mint(&mut chain, &mut chance, &mut kept, jobs, &made).await.map(|end| at_end = end),
+                },
             };
             if let Err(ended) = taken {
                 return ended;

@@ -166,7 +166,7 @@ impl Schedule {
 
     /// How long things go wrong.
     pub fn chaos(&self) -> Duration {
-        Duration::from_millis(self.period_ms.saturating_mul(self.feed.ticks.saturating_add(4)))
+        Duration::from_millis(self.period_ms.saturating_mul(self.feed.ticks.saturating_add(9)))
     }
 }
 
