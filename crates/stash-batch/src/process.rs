@@ -1,6 +1,6 @@
 //! What the workers of one process share, and what one process writes for one incarnation.
 
-use std::{fmt, future::Future, num::NonZeroU32, sync::Arc};
+use std::{collections::BTreeSet, fmt, future::Future, num::NonZeroU32, sync::Arc};
 
 use stash_blob::BlobStore;
 use stash_catalog::Catalog;
@@ -253,7 +253,18 @@ pub fn check_share(spec: &IncarnationSpec, message: &DisarmedShare) -> Result<()
         });
     }
     let carried = match share {
-        Share::Stashed(parts) => parts.iter().map(|part| (part.facts, part.tail_len <= part.len)).collect(),
+        Share::Stashed(parts) => {
+            let mut names = BTreeSet::new();
+            if let Some(twice) = parts.iter().find(|part| !names.insert((part.process, part.n))) {
+                return Err(BatchError::InvalidUsage {
+                    what: format!(
+                        "a share of {description} of sink {sink} names part {} of process {} twice",
+                        twice.n, twice.process
+                    ),
+                });
+            }
+            parts.iter().map(|part| (part.facts, part.tail_len <= part.len)).collect()
+        }
         Share::Inline(run) => {
             let context = format!("an inline share of {description} of sink {sink}");
             stash_part::decode_inline(&spec.schema, run).map_err(BatchError::part(context))?;

@@ -285,8 +285,8 @@ async fn a_frame_that_says_of_its_inline_run_what_is_not_so_is_refused_when_it_i
     world.close([sink.stash().clone()]).await;
 }
 
-/// Makes a part's description a lie.
-type Forgery = fn(&mut PartDescriptor);
+/// Makes the descriptions of parts a lie.
+type Forgery = fn(&mut Vec<PartDescriptor>);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frame_that_describes_an_impossible_part_is_refused_when_it_is_armed() {
@@ -298,18 +298,19 @@ async fn a_frame_that_describes_an_impossible_part_is_refused_when_it_is_armed()
     let all = [many(0, 50, 2), many(50, 50, 3)].concat();
     let share = incarnation.worker(0).expect("local").write(minted, [updates(&sink, &all)]).await;
     let frame = disarm(share.expect("written")).expect("a frame");
-    let forgeries: [(&str, Forgery); 6] = [
-        ("no updates", |part| part.facts.update_count = 0),
-        ("a time below", |part| part.facts.min_time = 0),
-        ("a time at the upper", |part| part.facts.max_time = 5),
-        ("a time that no update has", |part| part.facts.max_time = u64::MAX),
-        ("times the wrong way round", |part| (part.facts.min_time, part.facts.max_time) = (3, 2)),
-        ("a tail longer than the part", |part| part.tail_len = part.len + 1),
+    let forgeries: [(&str, Forgery); 7] = [
+        ("no updates", |parts| parts[0].facts.update_count = 0),
+        ("a time below", |parts| parts[0].facts.min_time = 0),
+        ("a time at the upper", |parts| parts[0].facts.max_time = 5),
+        ("a time that no update has", |parts| parts[0].facts.max_time = u64::MAX),
+        ("times the wrong way round", |parts| (parts[0].facts.min_time, parts[0].facts.max_time) = (3, 2)),
+        ("a tail longer than the part", |parts| parts[0].tail_len = parts[0].len + 1),
+        ("the same part twice", |parts| parts.push(parts[0].clone())),
     ];
     for (what, forge) in forgeries {
         let mut forged = DisarmedShare::from_wire(&frame).expect("a frame");
         let Share::Stashed(parts) = &mut forged.share else { panic!("a part in the store") };
-        forge(&mut parts[0]);
+        forge(parts);
         match incarnation.arm(&forged.to_wire().expect("a sealed frame")) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::FixCall, "{what}: {error}"),
             Ok(_) => panic!("{what}: armed"),
