@@ -22,7 +22,7 @@ struct Job {
     /// What it asks, for people.
     asks: &'static str,
     /// The command of a change, and that of the long run; words are separated by spaces. A word `VAR=value` in front is
-    /// its environment. `{fresh}` is the first fresh seed.
+    /// its environment. `{fresh}` is the first of the fresh seeds.
     ci: &'static [&'static str],
     long: &'static [&'static str],
 }
@@ -33,7 +33,7 @@ const JOBS: [Job; 8] = [
         asks: "seeds: content, ownership and progress under faults",
         ci: &[
             "cargo run --release --locked -p stash-admin -- sim --seeds 0..1000",
-            "cargo run --release --locked -p stash-admin -- sim --seeds {fresh}..+200",
+            "cargo run --release --locked -p stash-admin -- sim --seeds {fresh}..{fresh_end}",
         ],
         long: &["cargo run --release --locked -p stash-admin -- sim --seeds 0..200000"],
     },
@@ -86,6 +86,9 @@ const JOBS: [Job; 8] = [
     },
 ];
 
+/// How many seeds a change adds that nobody tried before.
+const FRESH_SEEDS: u64 = 200;
+
 /// What is asked on the command line.
 struct Asked {
     ci: bool,
@@ -111,6 +114,12 @@ impl Asked {
         Ok(asked)
     }
 
+    /// The command with its fresh seeds.
+    fn filled(&self, command: &str) -> String {
+        let end = self.fresh.saturating_add(FRESH_SEEDS);
+        command.replace("{fresh}", &self.fresh.to_string()).replace("{fresh_end}", &end.to_string())
+    }
+
     fn wants(&self, job: &Job) -> bool {
         self.only.is_empty() || self.only.iter().any(|name| name == job.name)
     }
@@ -131,7 +140,7 @@ pub(crate) fn run(repo: &Repo, words: impl Iterator<Item = String>) -> Result<Ve
     for job in JOBS.iter().filter(|job| asked.wants(job)) {
         let commands = if asked.ci { job.ci } else { job.long };
         for command in commands {
-            let command = command.replace("{fresh}", &asked.fresh.to_string());
+            let command = asked.filled(command);
             println!("\n--- {}: {}\n    {command}", job.name, job.asks);
             let begun = Instant::now();
             let what = match perform(&repo.root, &command) {
@@ -198,6 +207,7 @@ mod tests {
     fn a_job_is_named_and_an_unknown_word_is_refused() {
         let asked_for = asked(&["--ci", "--fresh", "7", "model"]).expect("sound words");
         assert!(asked_for.ci && asked_for.fresh == 7);
+        assert_eq!(asked_for.filled("--seeds {fresh}..{fresh_end}"), "--seeds 7..207");
         let wanted: Vec<_> = JOBS.iter().filter(|job| asked_for.wants(job)).map(|job| job.name).collect();
         assert_eq!(wanted, ["model"]);
         assert!(asked(&["modle"]).is_err());
