@@ -10,4 +10,5 @@ mod keeping;
 mod loading;
 mod looking;
 mod reading;
+mod simulating;
 mod world;
