@@ -17,6 +17,7 @@ pub mod suite;
 mod catalog;
 mod error;
 mod expiry;
+mod request;
 mod rows;
 mod sqlite;
 pub mod testing;

@@ -3,7 +3,7 @@
 //! The head row is the fence. The first statement of a commit moves it, and only if it stands where the
 //! decision saw it; everything else happens behind that, in the same transaction.
 
-use stash_types::{CommitId, Digest, Frontier, IncarnationId, PartName, SinkId, fault, wire::Wire};
+use stash_types::{CommitId, Frontier, IncarnationId, SinkId, fault, wire::Wire};
 
 use super::chain::head_in;
 use super::connection::Write;
@@ -22,7 +22,7 @@ const OP: &str = "commit";
 ///
 /// A commit that was made before, by the same id, is answered as it was the first time.
 pub(super) async fn commit(catalog: &SqliteCatalog, request: CommitRequest) -> Result<Cas<Committed>> {
-    check(&request)?;
+    request.check()?;
     let sink = request.sink;
     let mut held = catalog.writer(OP).await?;
     let mut write = catalog.write(OP, &mut held).await?;
@@ -79,83 +79,9 @@ fn inconsistent<T>(what: String) -> Result<T> {
     Err(Misuse::Inconsistent { what }.into())
 }
 
-/// Where the request moves the chain's upper to; `None` where it does not.
-fn moved_upper(resolution: &Resolution) -> Option<Frontier> {
-    match resolution {
-        Resolution::Accept { batch, .. } => Some(batch.upper),
-        Resolution::Extend { upper, .. } => Some(*upper),
-        Resolution::Drop { .. } => None,
-    }
-}
-
-/// Refuses a request that contradicts itself, before anything is locked.
-fn check(request: &CommitRequest) -> Result<()> {
-    let CommitRequest { incarnation, expected_upper, description, outcome, resolution, status, .. } = request;
-    if matches!(status, HeadStatus::Dropped) {
-        return inconsistent("a commit cannot drop the sink: use drop_sink".to_owned());
-    }
-    if matches!(status, HeadStatus::Poisoned(error) if error.at == u64::MAX) {
-        return inconsistent("the time of an error must be a time, not the empty frontier".to_owned());
-    }
-    // A poison at U takes nothing of the batch: it is dropped, and yet the chain's status changes.
-    let takes = match resolution {
-        Resolution::Accept { .. } => true,
-        Resolution::Extend { upper, .. } => upper > expected_upper,
-        Resolution::Drop { .. } => false,
-    };
-    if takes == matches!(outcome, OutcomeKind::Dropped) {
-        return inconsistent(format!("outcome {outcome:?} does not fit what is written"));
-    }
-    if let Some(upper) = moved_upper(resolution) {
-        let poisons =
-            matches!(status, HeadStatus::Poisoned(_)) && matches!(resolution, Resolution::Extend { .. });
-        if upper < *expected_upper || (upper == *expected_upper && !poisons) {
-            return inconsistent(format!("the chain cannot move from {expected_upper} to {upper}"));
-        }
-        if upper > description.upper() || *expected_upper < description.lower() {
-            return inconsistent(format!(
-                "[{expected_upper}, {upper}) is not part of the offered {description}"
-            ));
-        }
-    }
-    let (unlink, kept): (&[PartName], Option<&NewBatch>) = match resolution {
-        Resolution::Accept { batch, unlink } => (unlink, Some(batch)),
-        Resolution::Extend { unlink, .. } | Resolution::Drop { unlink } => (unlink, None),
-    };
-    let kept_names = kept.into_iter().flat_map(|batch| batch.parts.iter().map(|part| &part.name));
-    if let Some(name) = kept_names.chain(unlink).find(|name| name.incarnation != *incarnation) {
-        return inconsistent(format!("a part of {} is offered by {incarnation}", name.incarnation));
-    }
-    kept.map_or(Ok(()), |batch| check_batch(batch, *expected_upper))
-}
-
-fn check_batch(batch: &NewBatch, expected_upper: Frontier) -> Result<()> {
-    if batch.lower != expected_upper {
-        return inconsistent(format!(
-            "the batch begins at {}, the chain ends at {expected_upper}",
-            batch.lower
-        ));
-    }
-    for part in &batch.parts {
-        let (name, descriptor) = (&part.name, &part.descriptor);
-        if (name.process, name.n) != (descriptor.process, descriptor.n) {
-            return inconsistent(format!(
-                "part {}-{} is described as {}-{}",
-                name.process, name.n, descriptor.process, descriptor.n
-            ));
-        }
-    }
-    match batch.inline.iter().position(|run| Digest::of(&run.payload) != run.digest) {
-        Some(place) => {
-            inconsistent(format!("inline run {place} does not have the digest it is said to have"))
-        }
-        None => Ok(()),
-    }
-}
-
 /// The fence: moves the head if it stands where the decision saw it, and returns it as it is then.
 async fn move_head(write: &mut Write<'_>, request: &CommitRequest) -> Result<Option<HeadRow>> {
-    let moved = moved_upper(&request.resolution);
+    let moved = request.resolution.moved_upper();
     // SUBTLE: a poison at U moves no upper. Without raising the fence, a replica that decided against the
     // same U would accept over it, and deliver what the dataflow says is undefined.
     let bump = i64::from(moved == Some(request.expected_upper));
@@ -400,7 +326,7 @@ async fn record(write: &mut Write<'_>, request: &CommitRequest, seq: Option<u64>
         _ => format!("{} below {}", request.description, request.expected_upper),
     };
     write.record(request.sink, incarnation, event, &detail).await?;
-    match (&request.status, moved_upper(&request.resolution)) {
+    match (&request.status, request.resolution.moved_upper()) {
         (HeadStatus::Poisoned(error), Some(_)) => {
             let detail = format!("at {}: {}", error.at, error.message);
             write.record(request.sink, incarnation, "poisoned", &detail).await
