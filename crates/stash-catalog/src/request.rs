@@ -3,13 +3,69 @@
 
 use stash_types::{Digest, Frontier, PartName};
 
-use crate::rows::{CommitRequest, HeadStatus, NewBatch, OutcomeKind, Resolution};
+use crate::rows::{CommitRequest, HeadStatus, NewBatch, NewSink, OutcomeKind, Resolution};
 use crate::{CatalogError, Misuse};
 
 type Result<T> = std::result::Result<T, CatalogError>;
 
 fn inconsistent<T>(what: String) -> Result<T> {
     Err(Misuse::Inconsistent { what }.into())
+}
+
+impl NewSink {
+    /// Refuses a declaration that contradicts itself.
+    pub fn check(&self) -> Result<()> {
+        if self.as_of == u64::MAX {
+            return inconsistent("the as-of of a sink must be a time, not the empty frontier".to_owned());
+        }
+        if self.up_to <= Frontier::at(self.as_of) {
+            return inconsistent(format!(
+                "sink {} would end at {}, before its as-of {}",
+                self.name, self.up_to, self.as_of
+            ));
+        }
+        for (what, ms) in [("retention", self.retention_ms), ("absent hold", self.absent_hold_ms)] {
+            if ms == Some(0) {
+                return inconsistent(format!(
+                    "the {what} of sink {} is zero: leave it out to say for ever",
+                    self.name
+                ));
+            }
+        }
+        if [self.retention_ms, self.absent_hold_ms].into_iter().flatten().any(|ms| i64::try_from(ms).is_err())
+        {
+            return inconsistent(
+                "a duration above 2^63 milliseconds: leave it out to say for ever".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// The first property in which two declarations differ; the id is drawn anew by each, and is none.
+    pub fn difference(&self, asked: &NewSink) -> Option<&'static str> {
+        let NewSink {
+            id: _,
+            name: _,
+            schema,
+            fingerprint,
+            as_of,
+            up_to,
+            seals,
+            retention_ms,
+            absent_hold_ms,
+        } = asked;
+        [
+            ("schema fingerprint", self.fingerprint == *fingerprint),
+            ("schema", self.schema == *schema),
+            ("as-of", self.as_of == *as_of),
+            ("up-to", self.up_to == *up_to),
+            ("sealing", self.seals == *seals),
+            ("retention", self.retention_ms == *retention_ms),
+            ("absent hold", self.absent_hold_ms == *absent_hold_ms),
+        ]
+        .into_iter()
+        .find_map(|(field, equal)| (!equal).then_some(field))
+    }
 }
 
 impl Resolution {

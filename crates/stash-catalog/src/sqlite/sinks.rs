@@ -25,7 +25,7 @@ fn decode(catalog: &SqliteCatalog, row: &SqliteRow) -> Result<SinkRow> {
 
 /// Declares a sink, or finds an equal one under its name.
 pub(super) async fn declare(catalog: &SqliteCatalog, sink: NewSink) -> Result<Declared> {
-    check(&sink)?;
+    sink.check()?;
     let mut held = catalog.writer(OP).await?;
     // There is no head row to take yet: the name's unique index is what two declarations race for.
     let mut write = catalog.write(OP, &mut held).await?;
@@ -37,7 +37,7 @@ pub(super) async fn declare(catalog: &SqliteCatalog, sink: NewSink) -> Result<De
             .map_err(|error| write.failed(error))?;
     if let Some(row) = standing {
         let standing = decode(catalog, &row)?;
-        return match difference(&standing.spec, &sink) {
+        return match standing.spec.difference(&sink) {
             Some(field) => Err(Misuse::SinkDiffers { name: sink.name, field }.into()),
             None => Ok(Declared { sink: standing, created: false }),
         };
@@ -58,45 +58,6 @@ pub(super) async fn declare(catalog: &SqliteCatalog, sink: NewSink) -> Result<De
     write.commit(revision).await?;
     let shard = catalog.shard(sink.id);
     Ok(Declared { sink: SinkRow { spec: sink, shard, declared, dropped: None }, created: true })
-}
-
-fn check(sink: &NewSink) -> Result<()> {
-    let refuse = |what: String| Err(Misuse::Inconsistent { what }.into());
-    if sink.as_of == u64::MAX {
-        return refuse("the as-of of a sink must be a time, not the empty frontier".to_owned());
-    }
-    if sink.up_to <= Frontier::at(sink.as_of) {
-        return refuse(format!(
-            "sink {} would end at {}, before its as-of {}",
-            sink.name, sink.up_to, sink.as_of
-        ));
-    }
-    for (what, ms) in [("retention", sink.retention_ms), ("absent hold", sink.absent_hold_ms)] {
-        if ms == Some(0) {
-            return refuse(format!("the {what} of sink {} is zero: leave it out to say for ever", sink.name));
-        }
-    }
-    if [sink.retention_ms, sink.absent_hold_ms].into_iter().flatten().any(|ms| i64::try_from(ms).is_err()) {
-        return refuse("a duration above 2^63 milliseconds: leave it out to say for ever".to_owned());
-    }
-    Ok(())
-}
-
-/// The first property in which two declarations differ; the id is drawn anew by each, and is none.
-fn difference(standing: &NewSink, asked: &NewSink) -> Option<&'static str> {
-    let NewSink { id: _, name: _, schema, fingerprint, as_of, up_to, seals, retention_ms, absent_hold_ms } =
-        asked;
-    [
-        ("schema fingerprint", standing.fingerprint == *fingerprint),
-        ("schema", standing.schema == *schema),
-        ("as-of", standing.as_of == *as_of),
-        ("up-to", standing.up_to == *up_to),
-        ("sealing", standing.seals == *seals),
-        ("retention", standing.retention_ms == *retention_ms),
-        ("absent hold", standing.absent_hold_ms == *absent_hold_ms),
-    ]
-    .into_iter()
-    .find_map(|(field, equal)| (!equal).then_some(field))
 }
 
 async fn insert(write: &mut Write<'_>, sink: &NewSink) -> Result<()> {

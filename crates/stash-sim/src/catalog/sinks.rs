@@ -14,9 +14,9 @@ const NOTHING: Dropped = Dropped { incarnations: 0, batches: 0, keys: 0, consume
 impl State {
     /// Declares a sink, or finds an equal one under its name.
     pub(super) fn declare(&mut self, now: Timestamp, sink: NewSink) -> Result<Declared> {
-        check(&sink)?;
+        sink.check()?;
         if let Some(standing) = self.live_named(&sink.name) {
-            return match difference(&standing.row.spec, &sink) {
+            return match standing.row.spec.difference(&sink) {
                 Some(field) => Err(Misuse::SinkDiffers { name: sink.name, field }.into()),
                 None => Ok(Declared { sink: standing.row.clone(), created: false }),
             };
@@ -106,44 +106,4 @@ impl State {
 /// How many there are, as the rows say it.
 pub(super) fn count<T>(things: impl Iterator<Item = T>) -> u64 {
     things.fold(0, |count, _| count + 1)
-}
-
-fn check(sink: &NewSink) -> Result<()> {
-    if sink.as_of == u64::MAX {
-        return inconsistent("the as-of of a sink must be a time, not the empty frontier".to_owned());
-    }
-    if sink.up_to <= Frontier::at(sink.as_of) {
-        return inconsistent(format!(
-            "sink {} would end at {}, before its as-of {}",
-            sink.name, sink.up_to, sink.as_of
-        ));
-    }
-    for (what, ms) in [("retention", sink.retention_ms), ("absent hold", sink.absent_hold_ms)] {
-        if ms == Some(0) {
-            return inconsistent(format!(
-                "the {what} of sink {} is zero: leave it out to say for ever",
-                sink.name
-            ));
-        }
-    }
-    if [sink.retention_ms, sink.absent_hold_ms].into_iter().flatten().any(|ms| i64::try_from(ms).is_err()) {
-        return inconsistent("a duration above 2^63 milliseconds: leave it out to say for ever".to_owned());
-    }
-    Ok(())
-}
-
-/// The first property in which two declarations differ; the id is drawn anew by each, and is none.
-fn difference(standing: &NewSink, asked: &NewSink) -> Option<&'static str> {
-    let NewSink { id: _, name: _, schema, fingerprint, as_of, up_to, seals, retention_ms, absent_hold_ms } =
-        asked;
-    let properties = [
-        ("schema fingerprint", standing.fingerprint == *fingerprint),
-        ("schema", standing.schema == *schema),
-        ("as-of", standing.as_of == *as_of),
-        ("up-to", standing.up_to == *up_to),
-        ("sealing", standing.seals == *seals),
-        ("retention", standing.retention_ms == *retention_ms),
-        ("absent hold", standing.absent_hold_ms == *absent_hold_ms),
-    ];
-    properties.into_iter().find_map(|(field, equal)| (!equal).then_some(field))
 }
