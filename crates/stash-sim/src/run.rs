@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use stash::{Error, StashConfig};
+use stash::{Error, IncarnationState, SinkId, StashConfig};
 use stash_chain::invariants::{Invariant, ensure, i12_progress, i17_no_leak, i17_nothing_to_sweep};
 use stash_types::DataflowError;
 use tokio::task::JoinSet;
@@ -23,6 +23,9 @@ use crate::sink::SinkFacts;
 use crate::source::source_name;
 use crate::watch::say_parts;
 use crate::world::{Phase, Told, World, lock, pause};
+
+/// How often the end of a run looks whether the last lease ran out; then what is open stays, and I17 says so.
+const LOOKS_MAX: u32 = 24;
 
 /// After so much virtual time without an end a run has stalled.
 const STALL: Duration = Duration::from_secs(600);
@@ -343,8 +346,7 @@ impl Operator {
         // What is on its way lands; leases run out.
         pause(15_000).await;
         for (sink, _) in self.world.watch.sinks() {
-            let expired = self.process.stash.catalog().expire(sink, true).await;
-            self.world.say("operator", format!("closes what ran out: {expired:?}"));
+            self.close_what_ran_out(sink).await;
         }
         let swept = self.sweep_until_nothing().await;
         if self.world.schedule.orderly {
@@ -353,6 +355,20 @@ impl Operator {
         self.look().await;
         for (sink, _) in self.world.watch.sinks() {
             self.world.watch.rows(&self.world, "operator", sink).await;
+        }
+    }
+
+    /// Nobody renews any more. Where the clock stepped back, leases take as much longer to run out.
+    async fn close_what_ran_out(&self, sink: SinkId) {
+        let catalog = self.process.stash.catalog();
+        for _ in 0..LOOKS_MAX {
+            let expired = catalog.expire(sink, true).await;
+            self.world.say("operator", format!("closes what ran out: {expired:?}"));
+            let rows = catalog.incarnations(sink).await;
+            if rows.is_ok_and(|rows| rows.iter().all(|row| row.state != IncarnationState::Open)) {
+                return;
+            }
+            pause(5_000).await;
         }
     }
 

@@ -18,3 +18,10 @@ fn seeds_that_failed_because_the_read_hold_looked_at_the_incarnations_before_the
 fn a_seed_that_failed_because_a_run_of_nothing_took_the_place_of_parts() {
     holds(&run(52));
 }
+
+/// The clock stepped back, and the run did not wait for the lease of a zombie: its parts were being written, as far as
+/// anybody could tell, and counted as left (I17). The fault was the run's own.
+#[test]
+fn a_seed_that_failed_because_the_end_did_not_wait_for_the_last_lease() {
+    holds(&run(25_299));
+}
