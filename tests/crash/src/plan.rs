@@ -107,7 +107,11 @@ impl Wanted {
 
     fn deaths(&self, chance: &mut Chance) -> Vec<Death> {
         let who = match self.kind {
-            Kind::Replica if self.place.when == When::Two => Who::Replica(0, u32::from(chance.percent(50))),
+            // Which of the two passes it follows from where the minting worker is: whoever comes there dies.
+            Kind::Replica if self.place.when == When::Two => {
+                let at = At::new(self.place.name, self.hit);
+                return (0..2).map(|process| Death { who: Who::Replica(0, process), at: at.clone() }).collect();
+            }
             Kind::Replica => Who::Replica(usize::from(chance.percent(50)), 0),
             Kind::Consumer => Who::Consumer,
             Kind::Sweeper => Who::Sweeper,

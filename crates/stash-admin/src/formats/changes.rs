@@ -91,6 +91,9 @@ impl ColumnRoles {
         if self.time == name || self.diff.as_deref() == Some(name) {
             return Ok(false);
         }
+        if name.is_empty() {
+            return Err(Fault::Nameless);
+        }
         if !name.starts_with('_') {
             return Ok(true);
         }

@@ -138,6 +138,9 @@ pub enum Fault {
         /// Its number, from 1.
         index: usize,
     },
+    /// A field whose name is empty.
+    #[error("a column without a name; give it one")]
+    Nameless,
     /// Two columns of one name.
     #[error("the name occurs twice; rename one of the two")]
     Duplicate,

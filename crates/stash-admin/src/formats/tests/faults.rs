@@ -217,6 +217,9 @@ fn duplicate_and_missing_names_are_refused() {
         csv("a,,t\n1,1,1\n").error("t", None, None),
         "f.csv, line 1: column 2 of the header has no name; give it one"
     );
+    let nameless = "column \"\": a column without a name; give it one";
+    let lines = ndjson("{\"t\":1,\"\":2}\n");
+    assert_eq!(lines.error("t", None, None), format!("f.ndjson, line 1, {nameless}"));
 }
 
 #[test]
