@@ -110,7 +110,9 @@ impl Wanted {
             // Which of the two passes it follows from where the minting worker is: whoever comes there dies.
             Kind::Replica if self.place.when == When::Two => {
                 let at = At::new(self.place.name, self.hit);
-                return (0..2).map(|process| Death { who: Who::Replica(0, process), at: at.clone() }).collect();
+                return (0..2)
+                    .map(|process| Death { who: Who::Replica(0, process), at: at.clone() })
+                    .collect();
             }
             Kind::Replica => Who::Replica(usize::from(chance.percent(50)), 0),
             Kind::Consumer => Who::Consumer,
