@@ -10,6 +10,8 @@
 mod local;
 mod marker;
 mod object;
+#[cfg(feature = "s3")]
+pub mod s3;
 mod store;
 pub mod suite;
 
