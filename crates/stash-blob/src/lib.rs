@@ -10,6 +10,7 @@
 mod local;
 mod marker;
 mod object;
+mod observer;
 #[cfg(feature = "s3")]
 pub mod s3;
 mod store;
@@ -18,4 +19,5 @@ pub mod suite;
 pub use local::LocalStore;
 pub use marker::{ClaimError, FORMAT, StashMarker, claim, read_marker};
 pub use object::ObjectBlobs;
+pub use observer::{NoObserver, Request, RequestEnd, RequestObserver, RequestOp};
 pub use store::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};

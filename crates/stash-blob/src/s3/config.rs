@@ -21,6 +21,46 @@ pub enum Sse {
     CustomerKey(PathBuf),
 }
 
+/// What the store keeps of an upload's bytes to check them by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UploadChecksum {
+    /// SHA-256.
+    #[default]
+    Sha256,
+    /// CRC-64/NVME.
+    Crc64Nvme,
+    /// None, for stores that refuse checksums they do not know.
+    Off,
+}
+
+/// Keys that are given, instead of found by the chain. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct S3Keys {
+    /// The access key's id.
+    pub access_key_id: String,
+    /// Its secret.
+    pub secret_access_key: String,
+    /// The session's token, where the keys are temporary.
+    pub session_token: Option<String>,
+}
+
+impl S3Keys {
+    /// Keys without a session.
+    pub fn new(access_key_id: impl Into<String>, secret_access_key: impl Into<String>) -> S3Keys {
+        S3Keys {
+            access_key_id: access_key_id.into(),
+            secret_access_key: secret_access_key.into(),
+            session_token: None,
+        }
+    }
+}
+
+impl fmt::Debug for S3Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("S3Keys(***)")
+    }
+}
+
 /// How to reach a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct S3Config {
@@ -36,14 +76,26 @@ pub struct S3Config {
     pub path_style: bool,
     /// The profile of the shared configuration files; `None`: what the environment says.
     pub profile: Option<String>,
+    /// Keys to use; `None`, the default: what the credential chain finds. No URL holds them.
+    pub keys: Option<S3Keys>,
     /// How objects are encrypted.
     pub sse: Sse,
     /// Above how many bytes an object is uploaded in several requests. Default 256 MiB, at most 5 GiB (what a PUT may have).
     pub put_bytes_max: u64,
+    /// What uploads carry for the store to check. Default SHA-256: the request's signature needs it anyway.
+    pub checksum: UploadChecksum,
+    /// Whether PUTs ask the store to refuse a taken key (`If-None-Match: *`). Default true; false for stores that do not
+    /// know it, and then a HEAD comes first, which a race can pass between.
+    pub create_only: bool,
+    /// Whether keys are deleted by the thousand (DeleteObjects). Default true; false for stores that do not know it.
+    pub bulk_delete: bool,
     /// How long one request may take to connect. Default 5 s.
     pub connect_timeout: Duration,
     /// How long an operation may take with all its retries, a body's transfer aside. Default 60 s.
     pub retry_timeout: Duration,
+    /// How long a request may go without an answer, or an answer without its next byte. Default 30 s. A body that is
+    /// sent gets a second more for each 128 KiB.
+    pub stall_timeout: Duration,
 }
 
 /// What is wrong with an `s3://` URL.
@@ -71,15 +123,21 @@ impl S3Config {
             endpoint: None,
             path_style: false,
             profile: None,
+            keys: None,
             sse: Sse::Bucket,
+            checksum: UploadChecksum::Sha256,
+            create_only: true,
+            bulk_delete: true,
             put_bytes_max: 256 << 20,
             connect_timeout: Duration::from_secs(5),
             retry_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(30),
         }
     }
 
     /// Reads `s3://bucket/prefix?name=value&…`; the names are `region`, `endpoint`, `path_style`, `profile`, `sse`
-    /// (`s3`, `kms`, `kms:KEY`, `c:FILE`), `put_bytes_max`, `connect_timeout_s` and `retry_timeout_s`.
+    /// (`s3`, `kms`, `kms:KEY`, `c:FILE`), `put_bytes_max`, `checksum` (`sha256`, `crc64nvme`, `off`), `create_only`,
+    /// `bulk_delete`, `connect_timeout_s`, `retry_timeout_s` and `stall_timeout_s`.
     pub fn from_url(text: &str) -> Result<S3Config, S3UrlError> {
         let refuse = |why: String| S3UrlError { url: without_secrets(text), why };
         let url = Url::parse(text).map_err(|error| refuse(error.to_string()))?;
@@ -114,21 +172,23 @@ impl S3Config {
                 return Err(refuse(format!("{name} stands in it twice")));
             }
             let number = || value.parse::<u64>().map_err(|_| refuse(format!("{name} is a whole number")));
+            let truth = || value.parse::<bool>().map_err(|_| refuse(format!("{name} is true or false")));
             match &*name {
                 "region" => config.region = Some(value.into_owned()),
                 "endpoint" => config.endpoint = Some(endpoint(&value).map_err(refuse)?),
                 "profile" => config.profile = Some(value.into_owned()),
-                "path_style" => {
-                    let is = value.parse::<bool>();
-                    path_style = Some(is.map_err(|_| refuse("path_style is true or false".to_owned()))?);
-                }
+                "path_style" => path_style = Some(truth()?),
+                "create_only" => config.create_only = truth()?,
+                "bulk_delete" => config.bulk_delete = truth()?,
+                "checksum" => config.checksum = checksum(&value).map_err(refuse)?,
                 "sse" => config.sse = sse(&value).map_err(refuse)?,
                 "put_bytes_max" => config.put_bytes_max = number()?,
                 "connect_timeout_s" => config.connect_timeout = Duration::from_secs(number()?),
                 "retry_timeout_s" => config.retry_timeout = Duration::from_secs(number()?),
+                "stall_timeout_s" => config.stall_timeout = Duration::from_secs(number()?),
                 _ => {
                     return Err(refuse(format!(
-                        "{name:?} is unknown; there are region, endpoint, path_style, profile, sse, put_bytes_max, connect_timeout_s and retry_timeout_s"
+                        "{name:?} is unknown; there are region, endpoint, path_style, profile, sse, put_bytes_max, checksum, create_only, bulk_delete, connect_timeout_s, retry_timeout_s and stall_timeout_s"
                     )));
                 }
             }
@@ -170,6 +230,15 @@ fn endpoint(text: &str) -> Result<String, String> {
     Ok(text.trim_end_matches('/').to_owned())
 }
 
+fn checksum(text: &str) -> Result<UploadChecksum, String> {
+    match text {
+        "sha256" => Ok(UploadChecksum::Sha256),
+        "crc64nvme" => Ok(UploadChecksum::Crc64Nvme),
+        "off" => Ok(UploadChecksum::Off),
+        _ => Err("checksum is sha256, crc64nvme or off".to_owned()),
+    }
+}
+
 fn sse(text: &str) -> Result<Sse, String> {
     match text.split_once(':') {
         None if text == "s3" => Ok(Sse::S3),
@@ -206,7 +275,21 @@ mod tests {
         assert_eq!(config.put_bytes_max, 10_000_000);
         assert_eq!(config.retry_timeout, Duration::from_secs(7));
         assert_eq!(config.location(), "s3://bucket/a/b");
+        assert!(config.create_only && config.bulk_delete, "what a store should be able to do is the default");
+        let plain =
+            S3Config::from_url("s3://b?create_only=false&bulk_delete=false&checksum=off&stall_timeout_s=3")
+                .expect("a store of few abilities");
+        assert!(!plain.create_only && !plain.bulk_delete);
+        assert_eq!((plain.checksum, plain.stall_timeout), (UploadChecksum::Off, Duration::from_secs(3)));
         assert_eq!(S3Config::from_url("s3://bucket").expect("no prefix").prefix, "");
+    }
+
+    #[test]
+    fn keys_are_not_printed() {
+        let mut config = S3Config::new("b", "p");
+        config.keys = Some(S3Keys::new("AKID", "hunter2"));
+        let printed = format!("{config:?} {config}");
+        assert!(!printed.contains("hunter2") && !printed.contains("AKID"), "{printed}");
     }
 
     #[test]
@@ -216,6 +299,8 @@ mod tests {
             ("s3://b/a//c", "empty part"),
             ("s3://b/a?colour=red", "unknown"),
             ("s3://b/a?sse=rot13", "sse is"),
+            ("s3://b/a?checksum=md5", "checksum is"),
+            ("s3://b/a?create_only=maybe", "create_only is true or false"),
             ("s3://b/a?region=x&region=y", "twice"),
             ("s3://b/a?put_bytes_max=1", "5 MiB"),
             ("s3://b/a?endpoint=ftp://h", "http://"),
