@@ -2,12 +2,13 @@
 //!
 //! [`FaultStore`] makes any store unreliable: by a [`FaultPlan`] that is seeded or scripted, and by [`Gate`]s
 //! that hold an operation while a test acts. [`cancel_at_every_poll`] drops a call at every place where it waits;
-//! [`YieldingStore`] and [`YieldingCatalog`] make more of them.
+//! [`YieldingStore`] and [`YieldingCatalog`] make more of them. [`servers`] starts real ones.
 
 mod cancel;
 mod fault_store;
 mod gate;
 mod plan;
+pub mod servers;
 mod yielding;
 
 pub use cancel::{Polled, cancel_at_every_poll, poll_times};
