@@ -7,14 +7,13 @@ use stash_catalog::Catalog;
 use stash_part::{EncodedPart, RowSchema};
 use stash_types::{
     Description, DisarmedShare, Frontier, IncarnationId, PartDescriptor, PartName, RunFacts, ShardId, Share,
-    ShareMessage, SinkId, WorkerIndex, fault,
+    ShareMessage, SinkId, fault,
 };
 
 use crate::{
     BatchConfig, BatchError, Budget, Drained, OwnedParts, SharedBatches, Traffic,
     deleter::Deleter,
     ledger::Ledger,
-    share::{ShareBuilder, ShareSpec},
     spill::HELD_FACTOR,
     sync::{
         self, JoinSet, Mutex, PoisonError,
@@ -288,7 +287,7 @@ pub fn check_share(spec: &IncarnationSpec, message: &DisarmedShare) -> Result<()
     }
 }
 
-/// What one process writes for one incarnation. Shared by its workers.
+/// What one process writes for one incarnation; workers reach it through a [`WriterHandle`](crate::WriterHandle).
 #[derive(Debug)]
 pub struct IncarnationWriter {
     process: Process,
@@ -301,9 +300,7 @@ pub struct IncarnationWriter {
 }
 
 impl IncarnationWriter {
-    /// A writer for a registered incarnation (register before PUT). One per process and incarnation: the
-    /// numbers of its parts never reset (I19).
-    pub fn new(process: Process, spec: IncarnationSpec) -> Result<Arc<IncarnationWriter>, BatchError> {
+    pub(crate) fn new(process: Process, spec: IncarnationSpec) -> Result<IncarnationWriter, BatchError> {
         if spec.local_workers > spec.workers {
             return Err(BatchError::InvalidUsage {
                 what: format!(
@@ -312,7 +309,7 @@ impl IncarnationWriter {
                 ),
             });
         }
-        Ok(Arc::new(IncarnationWriter {
+        Ok(IncarnationWriter {
             process,
             spec,
             next_n: AtomicU64::new(0),
@@ -320,7 +317,7 @@ impl IncarnationWriter {
             abandoned: AtomicBool::new(false),
             encoded: AtomicU64::new(0),
             unencoded: AtomicU64::new(0),
-        }))
+        })
     }
 
     /// What it was told.
@@ -333,15 +330,8 @@ impl IncarnationWriter {
         &self.process
     }
 
-    /// Opens `worker`'s share of a minted description. Every local worker opens one, also with no updates.
-    pub fn share(
-        self: &Arc<Self>,
-        worker: WorkerIndex,
-        description: Description,
-        floor: Frontier,
-    ) -> Result<ShareBuilder, BatchError> {
-        self.process.shared.check_open()?;
-        ShareBuilder::open(self, ShareSpec { worker, description, floor })
+    pub(crate) fn check_open(&self) -> Result<(), BatchError> {
+        self.process.shared.check_open()
     }
 
     /// Arms a share that came over a serializing channel: this process now owns its parts. The keys are

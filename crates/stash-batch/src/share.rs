@@ -7,8 +7,8 @@ use stash_part::Updates;
 use stash_types::{DataflowError, Description, Frontier, InlineRun, Share, ShareMessage, WorkerIndex, fault};
 
 use crate::{
-    BatchError, OwnedParts, Traffic,
-    process::{IncarnationWriter, compute},
+    BatchError, OwnedParts, Traffic, WriterHandle,
+    process::compute,
     shared_batch::{Arrival, SharedBatch},
     spill::{self, HELD_FACTOR, Held, bytes_of},
 };
@@ -32,7 +32,7 @@ pub struct ShareSpec {
 #[must_use = "a share that is not finished stalls the merge: finish it or fail it"]
 #[derive(Debug)]
 pub struct ShareBuilder {
-    writer: Arc<IncarnationWriter>,
+    writer: Arc<WriterHandle>,
     spec: ShareSpec,
     slot: Arc<SharedBatch>,
     failed: Option<String>,
@@ -40,14 +40,14 @@ pub struct ShareBuilder {
 }
 
 impl ShareBuilder {
-    pub(crate) fn open(writer: &Arc<IncarnationWriter>, spec: ShareSpec) -> Result<ShareBuilder, BatchError> {
+    pub(crate) fn open(writer: &Arc<WriterHandle>, spec: ShareSpec) -> Result<ShareBuilder, BatchError> {
         let workers = writer.spec().workers;
         if spec.worker.0 >= workers.get() {
             return Err(BatchError::InvalidUsage {
                 what: format!("worker {} of {workers}: workers count from 0", spec.worker),
             });
         }
-        let slot = writer.process().slots().touch(writer, spec.description);
+        let slot = writer.process().slots().touch(writer.writer(), spec.description);
         if !slot.open(spec.worker) {
             return Err(BatchError::InvalidUsage {
                 what: format!(
@@ -215,7 +215,7 @@ impl ShareBuilder {
             Arrival::Inline => Ok(inline.map_or(Share::Empty, Share::Inline)),
             Arrival::Last => {
                 let parts = self.slot.close().await?;
-                let parts = spill::bound_runs(&self.writer, self.spec.description, parts).await?;
+                let parts = spill::bound_runs(self.writer.writer(), self.spec.description, parts).await?;
                 Ok(if parts.is_empty() { Share::Empty } else { Share::Stashed(parts) })
             }
         }

@@ -6,7 +6,7 @@
 
 use std::{collections::VecDeque, num::NonZeroU32, sync::Arc};
 
-use stash_batch::{IncarnationWriter, OwnedParts};
+use stash_batch::{OwnedParts, WriterHandle};
 use stash_catalog::{
     Cas, CatalogError, CommitRequest, Committed, HeadRow, HeadStatus, IncarnationRow, IncarnationState,
     NewBatch, OutcomeKind, PartRow, Resolution, View,
@@ -63,7 +63,7 @@ pub struct Chain {
     /// What waits for its outcome, the next one first; it stays until it has one.
     queue: VecDeque<Offered>,
     upper: Frontier,
-    writer: Arc<IncarnationWriter>,
+    writer: Arc<WriterHandle>,
 }
 
 pub(crate) fn head_of(row: &HeadRow) -> Head {
@@ -110,7 +110,7 @@ impl Chain {
         sink: &Sink,
         row: &IncarnationRow,
         floor: Frontier,
-        writer: Arc<IncarnationWriter>,
+        writer: Arc<WriterHandle>,
         workers: NonZeroU32,
     ) -> Chain {
         let (mut rules, in_flight_max) = (sink.rules(), sink.stash().config().descriptions_in_flight_max);

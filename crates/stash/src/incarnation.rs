@@ -10,7 +10,7 @@ use std::{
 };
 
 use arrow::array::RecordBatch;
-use stash_batch::{IncarnationSpec, IncarnationWriter, OwnedParts, ShareBuilder};
+use stash_batch::{IncarnationSpec, OwnedParts, ShareBuilder, WriterHandle};
 use stash_catalog::{Cas, CatalogError, IncarnationRow, IncarnationState, OpenIncarnation};
 use stash_chain::{Grant, Minted};
 use stash_types::{
@@ -184,7 +184,7 @@ pub struct Incarnation {
     launch: Launch,
     row: IncarnationRow,
     floor: Frontier,
-    writer: Arc<IncarnationWriter>,
+    writer: Arc<WriterHandle>,
     chain_taken: AtomicBool,
     _lease: JoinSet<()>,
 }
@@ -201,7 +201,7 @@ impl Incarnation {
             workers: launch.workers,
             local_workers: launch.local_workers,
         };
-        let writer = IncarnationWriter::new(sink.stash().process().clone(), spec)?;
+        let writer = WriterHandle::open(sink.stash().process().clone(), spec)?;
         let mut lease = JoinSet::new();
         lease.spawn(renew(sink.clone(), row.id));
         Ok(Incarnation {
@@ -323,7 +323,7 @@ async fn expire_beside(sink: &Sink) {
 /// Writes one worker's shares.
 #[derive(Clone, Debug)]
 pub struct ShareWriter {
-    writer: Arc<IncarnationWriter>,
+    writer: Arc<WriterHandle>,
     worker: WorkerIndex,
 }
 

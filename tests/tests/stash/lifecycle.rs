@@ -271,3 +271,28 @@ async fn a_worker_that_says_the_sink_is_going_away_ends_the_incarnation_once_and
     sink.drop_sink().await.expect("drops");
     world.close([sink.stash().clone()]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_can_report_any_more_gives_back_its_memory_and_the_store() {
+    let world = World::memory(small(0)).await;
+    let kept = Arc::strong_count(&world.store);
+    let sink = world.sink().await;
+    let stash = sink.stash().clone();
+    let (incarnation, mut chain) = open(&sink, "a", 2).await;
+    let minted = mint(&mut chain, 1);
+    // The other worker never opens its share, so this one's updates stay with the process.
+    let writer = incarnation.worker(0).expect("local");
+    let share = writer.write(minted, [updates(&sink, &many(0, 200, 0))]).await.expect("written");
+    drop((incarnation, chain, share));
+    assert_ne!(stash.budget().write, 0, "a writer is left: the other worker may still come");
+    drop(writer);
+    assert_eq!(stash.budget().write, 0, "nobody is left to report it");
+    // Nothing was closed: with its last handle all of the session goes, and the store with it.
+    drop((sink, stash));
+    let gone = async {
+        while Arc::strong_count(&world.store) > kept {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("the session's end", gone).await;
+}

@@ -23,7 +23,7 @@ use super::{
     percent,
 };
 use crate::{
-    BatchConfig, BatchReader, BatchSource, IncarnationSpec, IncarnationWriter, OwnedParts, Process,
+    BatchConfig, BatchReader, BatchSource, IncarnationSpec, OwnedParts, Process, WriterHandle,
     budget::Relief, sync::pause,
 };
 
@@ -72,7 +72,7 @@ fn pushed(worker: u32, pushes: u32) -> i128 {
 pub(super) struct World {
     pub(super) fake: Arc<Fake>,
     pub(super) process: Process,
-    pub(super) writer: Arc<IncarnationWriter>,
+    pub(super) writer: Arc<WriterHandle>,
 }
 
 impl World {
@@ -100,7 +100,7 @@ impl World {
             workers,
             local_workers: workers,
         };
-        let writer = IncarnationWriter::new(process.clone(), spec).expect("a sound spec");
+        let writer = WriterHandle::open(process.clone(), spec).expect("a sound spec");
         World { fake, process, writer }
     }
 
