@@ -250,6 +250,14 @@ impl Place {
             Err(BlobError::NotFound { .. }) => {
                 Err(absence::of_part(&self.catalog, self.sink, key, self.piece.upper()).await?.into())
             }
+            // SUBTLE: a store says "denied" of what is not there, too, to whom it does not let list. The catalog tells the
+            // two apart where it can; a part that it still references may be there or not.
+            Err(error @ BlobError::Denied { .. }) => {
+                match absence::of_part(&self.catalog, self.sink, key, self.piece.upper()).await? {
+                    Absence::Lost { .. } => Err(error.into()),
+                    absence => Err(absence.into()),
+                }
+            }
             Err(error) => self.short_or(key, &blob, range, error).await,
         }
     }

@@ -90,7 +90,7 @@ async fn holds(
 /// Whether the error's type allows the same create-only PUT, or the same read, once more.
 fn worth_another_try(error: &BlobError) -> bool {
     match error {
-        BlobError::NotFound { .. } => false,
+        BlobError::NotFound { .. } | BlobError::Denied { .. } => false,
         BlobError::Determinate { retry, .. } => *retry,
         BlobError::Indeterminate { .. } => true,
     }

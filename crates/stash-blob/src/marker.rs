@@ -99,9 +99,14 @@ impl StashMarker {
 /// Looks before it writes, so that whoever may only read can open a prefix that is claimed. A claim whose
 /// outcome is unknown is read back; when that fails too, the error is the store's and claiming again is
 /// safe.
+///
+/// Whoever may not list is told "denied" of a marker that is not there yet (S3 does so), so a look that was denied proves
+/// nothing: the create-only PUT finds out.
 pub async fn claim(store: &dyn BlobStore, marker: &StashMarker) -> Result<(), ClaimError> {
-    if let Some(found) = read_marker(store, marker.format).await? {
-        return compare(store, marker, found);
+    match read_marker(store, marker.format).await {
+        Ok(Some(found)) => return compare(store, marker, found),
+        Ok(None) | Err(ClaimError::Store { source: BlobError::Denied { .. }, .. }) => {}
+        Err(error) => return Err(error),
     }
     let json = Bytes::from(marker.to_json());
     // SUBTLE: "exists" may be our own first try, or a rival's: only the bytes tell whose prefix it is.

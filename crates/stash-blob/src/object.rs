@@ -255,6 +255,9 @@ fn unconfirmed(key: &BlobKey, failure: Option<&BlobError>) -> BlobError {
         Some(BlobError::Determinate { what, retry, source, .. }) => {
             BlobError::Determinate { op, key: key.to_string(), what, retry, source }
         }
+        Some(BlobError::Denied { what, source, .. }) => {
+            BlobError::Denied { op, key: key.to_string(), what, source }
+        }
         Some(BlobError::Indeterminate { what, source, .. }) => {
             BlobError::Indeterminate { op, key: key.to_string(), what, source }
         }
@@ -268,7 +271,6 @@ fn unconfirmed(key: &BlobKey, failure: Option<&BlobError>) -> BlobError {
 /// What a store refused by name: what to do about it. `None` for all that may pass by itself.
 fn refused_by_name(error: &Error) -> Option<&'static str> {
     match error {
-        Error::PermissionDenied { .. } => Some("permission denied: give these credentials access"),
         Error::Unauthenticated { .. } => Some("the credentials are refused: renew them"),
         Error::InvalidPath { .. } => Some("the store cannot hold such a key"),
         Error::NotSupported { .. } | Error::NotImplemented { .. } => Some(
@@ -283,6 +285,7 @@ fn read_error(op: &'static str, key: &str, error: Error) -> BlobError {
     let key = key.to_owned();
     match (refused_by_name(&error), error) {
         (_, Error::NotFound { .. }) => BlobError::NotFound { op, key },
+        (_, error @ Error::PermissionDenied { .. }) => denied(op, key, error),
         (Some(what), error) => determinate(op, key, what, false, error),
         (None, error) => determinate(op, key, "the store failed: try again", true, error),
     }
@@ -291,12 +294,19 @@ fn read_error(op: &'static str, key: &str, error: Error) -> BlobError {
 fn write_error(op: &'static str, key: &str, error: Error) -> BlobError {
     let key = key.to_owned();
     match refused_by_name(&error) {
+        _ if matches!(error, Error::PermissionDenied { .. }) => denied(op, key, error),
         Some(what) => determinate(op, key, what, false, error),
         None => {
             let what = "the store failed, perhaps after it had done it".to_owned();
             BlobError::Indeterminate { op, key, what, source: Some(Arc::new(error)) }
         }
     }
+}
+
+fn denied(op: &'static str, key: String, error: Error) -> BlobError {
+    let what = "give these credentials access, see deploy/README.md; of what is not there a store says the same to \
+                whom it does not let list";
+    BlobError::Denied { op, key, what: what.to_owned(), source: Some(Arc::new(error)) }
 }
 
 fn determinate(op: &'static str, key: String, what: &str, retry: bool, error: Error) -> BlobError {

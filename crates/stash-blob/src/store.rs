@@ -64,6 +64,23 @@ pub enum BlobError {
         /// The key.
         key: String,
     },
+    /// The store refuses this caller the operation, which surely had no effect. The same call fails until somebody
+    /// grants it.
+    ///
+    /// A store that does not let a caller list may say this of an object that is not there, too: whether there is one
+    /// is not for that caller to know.
+    #[error("{op} {key}: denied: {what}")]
+    Denied {
+        /// The operation.
+        op: &'static str,
+        /// The key or folder.
+        key: String,
+        /// What to do about it.
+        what: String,
+        /// The store's own error.
+        #[source]
+        source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    },
     /// The operation surely had no effect.
     #[error("{op} {key}: {what}")]
     Determinate {

@@ -187,7 +187,7 @@ fn replica(chance: &mut Chance, lease_secs: u32) -> ReplicaShape {
     ReplicaShape {
         processes,
         lag_ms: chance.below(600),
-        config: StashConfig { batch, lease_secs, descriptions_in_flight_max: in_flight },
+        config: StashConfig { batch, lease_secs, descriptions_in_flight_max: in_flight, sweep_at_open: true },
         by_row: chance.per_mille(500),
         survives: true,
     }

@@ -146,6 +146,7 @@ impl<S: BlobStore> FaultStore<S> {
             (None, _) => effect.await,
             (Some(Fault::LostReply), _) => effect.await.and_then(|_| Err(unknown(op, key))),
             (Some(Fault::Refused { retry }), _) => Err(refused(op, key, retry)),
+            (Some(Fault::Denied), _) => Err(denied(op, key)),
             (Some(Fault::TimedOut), _) => Err(unknown(op, key)),
             (Some(Fault::Lie), Lie::Instead(answer)) => Ok(answer),
             (Some(Fault::Lie), Lie::About(spoil)) => effect.await.map(spoil),
@@ -233,6 +234,7 @@ impl<S: BlobStore> BlobStore for FaultStore<S> {
                 }
                 Some(Fault::TimedOut) => Err(unknown(op, name)),
                 Some(Fault::Refused { retry }) => Err(refused(op, name, retry)),
+                Some(Fault::Denied) => Err(denied(op, name)),
                 Some(Fault::Lie) => Ok(true),
             };
             answers.push(Deleted { key: key.clone(), outcome });
@@ -257,6 +259,7 @@ impl<S: BlobStore> BlobStore for FaultStore<S> {
             let entries = match self.plan(op, &name) {
                 None => self.inner.list(prefix),
                 Some(Fault::Refused { retry }) => failed(refused(op, &name, retry)),
+                Some(Fault::Denied) => failed(denied(op, &name)),
                 Some(Fault::TimedOut) => failed(unknown(op, &name)),
                 Some(Fault::LostReply) => {
                     self.inner.list(prefix).take(1).chain(failed(unknown(op, &name))).boxed()
@@ -276,6 +279,11 @@ impl<S: BlobStore> BlobStore for FaultStore<S> {
 fn refused(op: Op, key: &str, retry: bool) -> BlobError {
     let what = "refused by the test's plan".to_owned();
     BlobError::Determinate { op: op.name(), key: key.to_owned(), what, retry, source: None }
+}
+
+fn denied(op: Op, key: &str) -> BlobError {
+    let what = "these credentials may not, by the test's plan".to_owned();
+    BlobError::Denied { op: op.name(), key: key.to_owned(), what, source: None }
 }
 
 fn unknown(op: Op, key: &str) -> BlobError {

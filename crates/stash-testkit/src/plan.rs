@@ -5,7 +5,7 @@
 //! | | reported done | reported failed |
 //! |---|---|---|
 //! | happened | no fault | [`Fault::LostReply`] (indeterminate) |
-//! | did not happen | [`Fault::Lie`] | [`Fault::Refused`] (determinate), [`Fault::TimedOut`] (indeterminate) |
+//! | did not happen | [`Fault::Lie`] | [`Fault::Refused`] (determinate), [`Fault::Denied`], [`Fault::TimedOut`] (indeterminate) |
 //!
 //! Errors are honest: what happened is never reported as determinate. Only [`Fault::Lie`] is not, and no
 //! system can be correct over a store that lies about writes; it is there to see integrity checks and audits
@@ -59,6 +59,8 @@ pub enum Fault {
         /// Whether the error says that the same call may succeed later.
         retry: bool,
     },
+    /// It does not happen, since the caller may not: `Denied`.
+    Denied,
     /// It does not happen, and nobody can tell: `Indeterminate`.
     TimedOut,
     /// It happens, and nobody can tell: `Indeterminate`.

@@ -13,11 +13,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use stash_catalog::{BatchRow, PartRow};
-use stash_types::{BlobKey, BlobPrefix, Digest, Frontier, PartKey, SinkId, SinkName};
+use stash_types::{BlobPrefix, Digest, Frontier, PartKey, SinkId, SinkName};
 
 use crate::{
     Class, Error, Names, Result, Sink, Stash, Stranger, Tally,
     classify::{ENTRIES_A_CHUNK, Walk},
+    presence::Presence,
 };
 
 /// Batches that are read from the catalog at once.
@@ -188,12 +189,8 @@ impl Accounts {
     /// What was not listed may have been written since, or acknowledged and deleted: only what is still referenced and
     /// still not there is lost.
     async fn look_again(&mut self, sink: &Sink, seq: u64, missing: &[(PartKey, u64)]) -> Result<()> {
-        let mut absent = Vec::new();
-        for (key, len) in missing {
-            if sink.stash().store().head(&BlobKey::from(*key)).await?.is_none() {
-                absent.push((*key, *len));
-            }
-        }
+        let there = Presence::of(sink.stash(), &missing.iter().map(|(key, _)| *key).collect()).await?;
+        let absent: Vec<_> = missing.iter().filter(|(key, _)| there.len_of(key).is_none()).collect();
         // SUBTLE: the store is asked first. A part is unlinked before it is deleted, so one that is still referenced
         // after it was found absent was not deleted by Stash.
         let keys: Vec<PartKey> = absent.iter().map(|(key, _)| *key).collect();

@@ -21,18 +21,16 @@ use stash_blob::{BlobEntry, BlobEntryKind, BlobError};
 use stash_catalog::{DeletionReason, KeyState};
 use stash_chain::{Verdict, Why};
 use stash_types::{
-    BlobKey, BlobPrefix, PartKey, ShardId, SinkId,
+    BlobPrefix, PartKey, ShardId, SinkId,
     fault::{self, Mutant, broken},
 };
 
 #[cfg(feature = "faults")]
 use crate::rules;
-use crate::{Result, Stash};
+use crate::{Result, Stash, presence::Presence};
 
 /// Entries that are judged at once, and keys that the catalog is asked about at once.
 pub(crate) const ENTRIES_A_CHUNK: usize = 1000;
-/// Looks at single objects that are under way at once.
-const LOOKS_AT_ONCE: usize = 16;
 
 /// What an entry of a listing is; each is exactly one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -358,36 +356,18 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The second look, at objects one by one and at uploads by the folder of their incarnation.
+/// The second look, by the folders of the incarnations: needs no more than the permission to list.
 async fn look_again(stash: &Stash, judged: &mut [Judged]) -> Result<()> {
-    let garbage = judged.iter().enumerate().filter(|(_, one)| matches!(one.class, Class::Garbage(_)));
-    let garbage: Vec<_> =
-        garbage.filter_map(|(at, one)| one.part.map(|part| (at, BlobKey::from(part)))).collect();
-    let looks =
-        futures::stream::iter(garbage).map(|(at, key)| async move { (at, stash.store().head(&key).await) });
-    let looks: Vec<_> = looks.buffer_unordered(LOOKS_AT_ONCE).collect().await;
-    for (at, found) in looks {
-        if found?.is_none()
-            && let Some(one) = judged.get_mut(at)
-        {
-            one.class = Class::Gone;
-        }
-    }
-    let uploads = judged.iter().filter(|one| matches!(one.class, Class::LeftOver(_)));
-    let folders: BTreeSet<_> =
-        uploads.filter_map(|one| one.part.map(|part| (part.shard, part.name.incarnation))).collect();
-    let mut still = Vec::new();
-    for (shard, incarnation) in &folders {
-        let mut listing = stash.store().list(BlobPrefix::Incarnation(*shard, *incarnation));
-        while let Some(entry) = listing.next().await {
-            let entry = entry?;
-            if matches!(entry.kind, BlobEntryKind::Upload { .. }) {
-                still.push(entry.kind);
-            }
-        }
-    }
+    let doubtful = judged.iter().filter(|one| one.class.is_unowned()).filter_map(|one| one.part).collect();
+    let there = Presence::of(stash, &doubtful).await?;
     for one in judged {
-        if matches!(one.class, Class::LeftOver(_)) && one.part.is_some() && !still.contains(&one.entry.kind) {
+        let Some(part) = one.part else { continue };
+        let gone = match (&one.entry.kind, one.class) {
+            (BlobEntryKind::Upload { token, .. }, Class::LeftOver(_)) => !there.has_upload(part, token),
+            (_, Class::Garbage(_)) => there.len_of(&part).is_none(),
+            _ => false,
+        };
+        if gone {
             one.class = Class::Gone;
         }
     }

@@ -15,6 +15,10 @@ pub struct StashConfig {
     /// Descriptions of an incarnation that are open at once. Default 16; the next mint takes the whole
     /// frontier.
     pub descriptions_in_flight_max: usize,
+    /// Whether an opening of an incarnation lists the sink's folder and queues what dead ones left there, and so does a
+    /// drop. Default: yes, so that crashes heal without an operator. Say no where the credentials may not list, and let
+    /// somebody run `stash-admin sweep` now and then who may. A listing that is denied is passed over with a warning anyway.
+    pub sweep_at_open: bool,
 }
 
 impl Default for StashConfig {
@@ -23,6 +27,7 @@ impl Default for StashConfig {
             batch: BatchConfig::default(),
             lease_secs: 60,
             descriptions_in_flight_max: stash_chain::DESCRIPTIONS_IN_FLIGHT_MAX,
+            sweep_at_open: true,
         }
     }
 }

@@ -167,6 +167,7 @@ impl Error {
                     ErrorKind::Retry
                 }
                 BlobError::NotFound { .. } => ErrorKind::Absent,
+                BlobError::Denied { .. } => ErrorKind::FixCall,
                 BlobError::Determinate { .. } => ErrorKind::Report,
             },
             Error::Claim(_) | Error::Part(_) => ErrorKind::FixCall,

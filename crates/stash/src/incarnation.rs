@@ -106,7 +106,8 @@ impl Opened {
 
 impl Sink {
     /// Opens an incarnation of this sink: takes what its time has come for ([`Sink::expire`]), leases that ran out
-    /// among it; closes the replica's older ones, sweeps what they left, and grants the as-of to render at. Registers before the first PUT.
+    /// among it; closes the replica's older ones, sweeps what they left (if it may, see [`crate::StashConfig::sweep_at_open`]), and grants
+    /// the as-of to render at. Registers before the first PUT.
     pub async fn open_incarnation(&self, launch: Launch) -> Result<Opened> {
         let catalog = self.stash().catalog();
         self.expire(true).await?;
@@ -139,7 +140,7 @@ impl Sink {
             if let Cas::Done(opened) = catalog.open_incarnation(request).await? {
                 if opened.created {
                     fault::place("stash.registered");
-                    self.sweep().await?;
+                    self.sweep_by_the_way().await?;
                     fault::place("stash.swept_at_opening");
                     self.stash().process().wake_deleter();
                 }
@@ -164,7 +165,7 @@ impl Sink {
                 self.stash().catalog().close_incarnation(self.id(), row.id, reason).await?;
             }
         }
-        self.sweep().await?;
+        self.sweep_by_the_way().await?;
         self.stash().process().wake_deleter();
         Ok(())
     }

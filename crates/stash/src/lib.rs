@@ -42,6 +42,7 @@ mod incarnation;
 mod inspect;
 mod open;
 mod plan;
+mod presence;
 mod rules;
 mod salvage;
 mod sink;

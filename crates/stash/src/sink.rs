@@ -225,7 +225,7 @@ impl Sink {
     pub async fn drop_sink(&self) -> Result<Dropped> {
         let dropped = self.stash.catalog().drop_sink(self.id(), true).await?;
         fault::place("stash.dropped");
-        self.sweep().await?;
+        self.sweep_by_the_way().await?;
         fault::place("stash.drop_swept");
         self.stash.drain_deletions().await?;
         fault::place("stash.drop_drained");

@@ -14,7 +14,7 @@
 use std::io::{BufRead, Write};
 
 use serde::Serialize;
-use stash_blob::{BlobEntryKind, BlobStore};
+use stash_blob::{BlobEntryKind, BlobError};
 use stash_catalog::DeletionReason;
 use stash_types::{
     BlobKey, BlobPrefix, PartKey, ShardId,
@@ -22,9 +22,10 @@ use stash_types::{
 };
 
 use crate::{
-    Class, Names, PlanError, PlanHeader, PlanReader, PlanTotals, PlanWriter, Planned, Result, Sink, Stash,
-    Stranger, Tally,
+    Class, Error, Names, PlanError, PlanHeader, PlanReader, PlanTotals, PlanWriter, Planned, Result, Sink,
+    Stash, Stranger, Tally,
     classify::{ENTRIES_A_CHUNK, Judged, KnownSink, Walk, class_of, known_sinks},
+    presence::Presence,
 };
 
 /// What a sweep found.
@@ -119,6 +120,27 @@ impl Sink {
             stash.process().wake_deleter();
         }
         Ok(report)
+    }
+
+    /// The sweep of an opening and of a drop: left out where the session's knobs say so, and passed over where the store
+    /// denies it. What has to be done was done before; what is left there takes nobody's place, and the next sweep by
+    /// somebody who may list finds it.
+    pub(crate) async fn sweep_by_the_way(&self) -> Result<()> {
+        if !self.stash().config().sweep_at_open {
+            return Ok(());
+        }
+        match self.sweep().await {
+            Ok(_) => Ok(()),
+            Err(Error::Blob(error @ BlobError::Denied { .. })) => {
+                tracing::warn!(
+                    sink = %self.id(), %error,
+                    "not swept: what dead writers left stays until `stash-admin sweep` runs with credentials that may list; \
+                     sweep_at_open = false ends this warning"
+                );
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -271,15 +293,20 @@ impl<'a> Applying<'a> {
         }
         let keys: Vec<PartKey> = planned.iter().map(|one| one.key).collect();
         let states = self.stash.catalog().key_states(sink.id, &keys).await?;
-        let mut garbage = Vec::new();
-        for (one, state) in planned.iter().zip(&states) {
+        let classes: Vec<Class> = planned
+            .iter()
+            .zip(&states)
             // Broken, nobody looks again either: what the plan says is done.
-            let class = match broken(Mutant::SweepReadsFirst) {
+            .map(|(one, state)| match broken(Mutant::SweepReadsFirst) {
                 true => Class::Garbage(one.reason),
                 false => class_of((state, &sink)),
-            };
+            })
+            .collect();
+        let there = self.presence(&planned, &classes).await?;
+        let mut garbage = Vec::new();
+        for (one, class) in planned.iter().zip(classes) {
             let now = match &one.token {
-                None => self.object(one, class).await?,
+                None => object(one, class, there.as_ref()),
                 Some(_) => upload(class),
             };
             match (now, &one.token) {
@@ -298,20 +325,16 @@ impl<'a> Applying<'a> {
         self.queue(sink, &garbage).await
     }
 
-    async fn object(&self, one: &Planned, class: Class) -> Result<Now> {
-        match class {
-            Class::Garbage(_) => {}
-            Class::Queued(_) => return Ok(Now::Done),
-            other => return Ok(Now::Kept(kept(other))),
-        }
+    /// Of an old plan, which of its objects that are garbage are still there.
+    async fn presence(&self, planned: &[Planned], classes: &[Class]) -> Result<Option<Presence>> {
         if !self.old {
-            return Ok(Now::Garbage);
+            return Ok(None);
         }
-        Ok(match self.stash.store().head(&BlobKey::from(one.key)).await? {
-            None => Now::Done,
-            Some(len) if len != one.bytes => Now::Kept(Kept::OtherLength),
-            Some(_) => Now::Garbage,
-        })
+        let garbage = planned
+            .iter()
+            .zip(classes)
+            .filter(|(one, class)| one.token.is_none() && matches!(class, Class::Garbage(_)));
+        Ok(Some(Presence::of(self.stash, &garbage.map(|(one, _)| one.key).collect()).await?))
     }
 
     /// SUBTLE: the catalog judges each key once more under the head row, and passes over what is not garbage or is queued.
@@ -341,6 +364,20 @@ impl<'a> Applying<'a> {
         }
         self.report.aborted.add(one.bytes);
         Ok(())
+    }
+}
+
+/// An object of a plan by its class now, and by what the store shows of it where the plan is old.
+fn object(one: &Planned, class: Class, there: Option<&Presence>) -> Now {
+    match (class, there) {
+        (Class::Garbage(_), None) => Now::Garbage,
+        (Class::Garbage(_), Some(there)) => match there.len_of(&one.key) {
+            None => Now::Done,
+            Some(len) if len != one.bytes => Now::Kept(Kept::OtherLength),
+            Some(_) => Now::Garbage,
+        },
+        (Class::Queued(_), _) => Now::Done,
+        (other, _) => Now::Kept(kept(other)),
     }
 }
 

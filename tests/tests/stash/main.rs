@@ -5,6 +5,7 @@ mod breaking;
 mod budget;
 mod cancelling;
 mod coalescing;
+mod denied;
 mod expiry;
 mod failure;
 mod ledger;

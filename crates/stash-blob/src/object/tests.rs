@@ -134,7 +134,7 @@ async fn a_write_is_determinate_only_where_the_store_refused_it_by_name() {
     let put = on_a(Bad::Generic).await.put_new(&key("new"), vec![]).await;
     assert!(matches!(put, Err(BlobError::Indeterminate { .. })), "{put:?}");
     let put = on_a(Bad::Denied).await.put_new(&key("new"), vec![]).await;
-    assert!(matches!(put, Err(BlobError::Determinate { retry: false, .. })), "{put:?}");
+    assert!(matches!(put, Err(BlobError::Denied { .. })), "{put:?}");
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn a_read_that_fails_for_a_while_says_retry() {
     }
     assert!(matches!(store.head(&key("there")).await, Err(BlobError::Determinate { retry: true, .. })));
     let read = on_a(Bad::Denied).await.get(&key("there"), 100).await;
-    assert!(matches!(read, Err(BlobError::Determinate { retry: false, .. })), "{read:?}");
+    assert!(matches!(read, Err(BlobError::Denied { .. })), "{read:?}");
 }
 
 #[tokio::test]

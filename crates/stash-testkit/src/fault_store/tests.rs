@@ -34,10 +34,11 @@ async fn keys(store: &dyn BlobStore) -> Result<BTreeSet<BlobKey>, BlobError> {
 }
 
 /// The fault, whether the operation happens, and whether its report is (ok, determinate).
-const CASES: [(Option<Fault>, bool, bool, bool); 5] = [
+const CASES: [(Option<Fault>, bool, bool, bool); 6] = [
     (None, true, true, false),
     (Some(Fault::LostReply), true, false, false),
     (Some(Fault::Refused { retry: false }), false, false, true),
+    (Some(Fault::Denied), false, false, true),
     (Some(Fault::TimedOut), false, false, false),
     (Some(Fault::Lie), false, true, false),
 ];
@@ -45,7 +46,9 @@ const CASES: [(Option<Fault>, bool, bool, bool); 5] = [
 fn check<T: fmt::Debug>(report: &Result<T, BlobError>, ok: bool, determinate: bool, fault: Option<Fault>) {
     match report {
         Ok(_) => assert!(ok, "{fault:?}: {report:?}"),
-        Err(BlobError::Determinate { .. }) => assert!(!ok && determinate, "{fault:?}: {report:?}"),
+        Err(BlobError::Determinate { .. } | BlobError::Denied { .. }) => {
+            assert!(!ok && determinate, "{fault:?}: {report:?}")
+        }
         Err(_) => assert!(!ok && !determinate, "{fault:?}: {report:?}"),
     }
 }
