@@ -368,7 +368,7 @@ async fn a_key_that_is_deleted_while_it_is_audited_is_gone_and_no_garbage() {
     let world = World::files(small(0)).await;
     let (sink, _, _) = orphans(&world, 3).await;
     // The store lists them and shows them no more: others deleted them in between.
-    world.store.set_plan(FaultPlan::none().always(Op::Head, Fault::Lie));
+    world.store.set_plan(FaultPlan::none().at(Op::List, 1, Fault::Lie));
     let report = sink.stash().audit(None, |_| {}).await.expect("an audit");
     world.store.heal();
     assert_eq!(report.of(|class| class == Class::Gone).entries, 3);
