@@ -85,7 +85,7 @@ impl<S: BlobStore> FaultStore<S> {
 
     /// Holds the operations of a kind on one key. A bulk delete is held whole if one of its keys is meant.
     pub fn hold_key(&self, op: Op, point: Point, key: &BlobKey) -> Gate {
-        self.add_gate(op, point, Some(key.clone()))
+        self.add_gate(op, point, Some(key.as_str().to_owned()))
     }
 
     /// What was asked so far.
@@ -98,8 +98,8 @@ impl<S: BlobStore> FaultStore<S> {
         std::mem::take(&mut self.lock().counts)
     }
 
-    fn add_gate(&self, op: Op, point: Point, key: Option<BlobKey>) -> Gate {
-        let (gate, state) = Gate::new(op, point, key);
+    fn add_gate(&self, op: Op, point: Point, key: Option<String>) -> Gate {
+        let (gate, state) = Gate::new(op.name(), point, key);
         let mut locked = self.lock();
         locked.gates.retain(|gate| !gate.is_open());
         locked.gates.push(state);
@@ -124,7 +124,8 @@ impl<S: BlobStore> FaultStore<S> {
     async fn pass_gates(&self, op: Op, point: Point, keys: &[&str]) {
         let gates: Vec<Arc<GateState>> = {
             let state = self.lock();
-            let concerned = |gate: &&Arc<GateState>| keys.iter().any(|key| gate.concerns(op, point, key));
+            let concerned =
+                |gate: &&Arc<GateState>| keys.iter().any(|key| gate.concerns(op.name(), point, key));
             state.gates.iter().filter(concerned).map(Arc::clone).collect()
         };
         for gate in gates {

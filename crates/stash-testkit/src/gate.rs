@@ -5,10 +5,7 @@
 
 use std::sync::Arc;
 
-use stash_types::BlobKey;
 use tokio::sync::watch;
-
-use crate::Op;
 
 /// Where an operation is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +26,18 @@ pub struct Gate {
 /// The store's side of a gate.
 #[derive(Debug)]
 pub(crate) struct GateState {
-    op: Op,
+    kind: &'static str,
     point: Point,
-    key: Option<BlobKey>,
+    key: Option<String>,
     open: watch::Sender<bool>,
     held: watch::Sender<usize>,
 }
 
 impl Gate {
-    pub(crate) fn new(op: Op, point: Point, key: Option<BlobKey>) -> (Gate, Arc<GateState>) {
+    /// A gate for operations of this kind, all or those on one key.
+    pub(crate) fn new(kind: &'static str, point: Point, key: Option<String>) -> (Gate, Arc<GateState>) {
         let (open, held) = (watch::Sender::new(false), watch::Sender::new(0));
-        let state = Arc::new(GateState { op, point, key, open, held });
+        let state = Arc::new(GateState { kind, point, key, open, held });
         (Gate { state: Arc::clone(&state) }, state)
     }
 
@@ -70,9 +68,9 @@ impl GateState {
         *self.open.borrow()
     }
 
-    pub(crate) fn concerns(&self, op: Op, point: Point, key: &str) -> bool {
-        let fits = self.key.as_ref().is_none_or(|wanted| wanted.as_str() == key);
-        self.op == op && self.point == point && fits && !self.is_open()
+    pub(crate) fn concerns(&self, kind: &str, point: Point, key: &str) -> bool {
+        let fits = self.key.as_ref().is_none_or(|wanted| wanted == key);
+        self.kind == kind && self.point == point && fits && !self.is_open()
     }
 
     /// Stands at the gate until it opens. A cancelled operation leaves it.

@@ -2,12 +2,15 @@
 //!
 //! [`FaultStore`] makes any store unreliable: by a [`FaultPlan`] that is seeded or scripted, and by [`Gate`]s
 //! that hold an operation while a test acts. [`cancel_at_every_poll`] drops a call at every place where it waits;
-//! [`YieldingStore`] and [`YieldingCatalog`] make more of them. [`servers`] starts real ones.
+//! [`YieldingStore`] and [`YieldingCatalog`] make more of them. [`servers`] starts real
+//! ones; a [`FaultProxy`] stands before an object store.
 
+mod background;
 mod cancel;
 mod fault_store;
 mod gate;
 mod plan;
+pub mod proxy;
 pub mod servers;
 mod yielding;
 
@@ -15,4 +18,5 @@ pub use cancel::{Polled, cancel_at_every_poll, poll_times};
 pub use fault_store::{Counts, FaultStore};
 pub use gate::{Gate, Point};
 pub use plan::{Fault, FaultPlan, FaultRates, Op};
+pub use proxy::FaultProxy;
 pub use yielding::{YieldingCatalog, YieldingStore};
