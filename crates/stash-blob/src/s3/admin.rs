@@ -57,6 +57,21 @@ impl S3Admin {
         S3Admin { client, bucket: config.bucket.clone(), root }
     }
 
+    /// The client.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The bucket.
+    pub(crate) fn bucket(&self) -> &str {
+        &self.bucket
+    }
+
+    /// The prefix with a slash at its end, or nothing.
+    pub(crate) fn root(&self) -> &str {
+        &self.root
+    }
+
     /// The uploads that are under way below `prefix`, which stands below the configured one; in the store's order.
     pub fn list_uploads(&self, prefix: &str) -> BoxStream<'_, Result<Upload, BlobError>> {
         let below = format!("{}{prefix}", self.root);

@@ -65,7 +65,6 @@ impl Failed {
         self.code() == "NoSuchBucket"
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "the probe prints it"))]
     /// The status and the code in one short text: `412 PreconditionFailed`.
     pub(crate) fn short(&self) -> String {
         match self {
