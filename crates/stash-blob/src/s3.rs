@@ -11,6 +11,4 @@ mod probe;
 
 pub use admin::{S3Admin, Upload};
 pub use config::{S3Config, S3Keys, S3UrlError, Sse, UploadChecksum};
-pub use probe::{
-    Answer, Check, Consequence, Finding, Latency, Probe, ProbeReport, Verdict, probe, verdict,
-};
+pub use probe::{Answer, Check, Consequence, Finding, Latency, Probe, ProbeReport, Verdict, probe, verdict};

@@ -81,7 +81,11 @@ impl Site {
             let versions = match self.versions().await {
                 Ok(versions) => versions,
                 Err(failed) => {
-                    return vec![format!("{}: its versions cannot be listed: {}", self.key(""), failed.short())];
+                    return vec![format!(
+                        "{}: its versions cannot be listed: {}",
+                        self.key(""),
+                        failed.short()
+                    )];
                 }
             };
             if versions.is_empty() {
@@ -90,7 +94,9 @@ impl Site {
             let deletions = versions.iter().map(|(key, id)| async move {
                 let (client, bucket) = self.steady();
                 let answer = client.delete_object().bucket(bucket).key(key).version_id(id).send().await;
-                answer.map(drop).map_err(|error| format!("{key} (version {id}): {}", Failed::from(error).short()))
+                answer
+                    .map(drop)
+                    .map_err(|error| format!("{key} (version {id}): {}", Failed::from(error).short()))
             });
             let answers: Vec<_> = stream::iter(deletions).buffer_unordered(AT_ONCE).collect().await;
             failures = answers.into_iter().filter_map(Result::err).collect();

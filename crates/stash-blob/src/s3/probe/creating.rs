@@ -31,7 +31,8 @@ pub(super) async fn creating(site: &Site, found: &mut Found<'_>) {
     match (second, kept) {
         (Err(failed), Ok(kept)) if matches!(failed.status(), Some(409 | 412)) => {
             let whole = kept.as_deref() == Some(b"first");
-            let detail = if whole { failed.short() } else { format!("{}, and the object changed", failed.short()) };
+            let detail =
+                if whole { failed.short() } else { format!("{}, and the object changed", failed.short()) };
             found.of(Check::CreateTaken, whole, detail);
         }
         (Ok(()), _) => {
@@ -133,14 +134,21 @@ mod tests {
     #[test]
     fn one_winner_in_each_round_is_right() {
         let found = judged(&[(1, 0, true), (1, 3, true)]);
-        assert_eq!((found.result, found.detail.as_str()), (Answer::Yes, "2 rounds, one winner each; 412 ×31"));
+        assert_eq!(
+            (found.result, found.detail.as_str()),
+            (Answer::Yes, "2 rounds, one winner each; 412 ×31")
+        );
     }
 
     #[test]
     fn two_winners_in_one_round_are_too_many() {
         let found = judged(&[(1, 0, true), (2, 0, true)]);
         assert_eq!(found.result, Answer::No);
-        assert!(found.detail.contains("1 of 2 rounds") && found.detail.contains("up to 2"), "{}", found.detail);
+        assert!(
+            found.detail.contains("1 of 2 rounds") && found.detail.contains("up to 2"),
+            "{}",
+            found.detail
+        );
     }
 
     #[test]

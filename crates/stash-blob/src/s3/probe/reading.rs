@@ -71,9 +71,14 @@ pub(super) async fn seen_at_once(site: &Site, found: &mut Found<'_>, times: &mut
     if trials == 0 {
         return;
     }
-    let checks = [Check::ReadAfterWrite, Check::ListAfterWrite, Check::ReadAfterDelete, Check::ListAfterDelete];
+    let checks =
+        [Check::ReadAfterWrite, Check::ListAfterWrite, Check::ReadAfterDelete, Check::ListAfterDelete];
     for (check, missed) in checks.into_iter().zip(missed) {
-        let detail = if missed == 0 { format!("{trials} tries") } else { format!("not in {missed} of {trials} tries") };
+        let detail = if missed == 0 {
+            format!("{trials} tries")
+        } else {
+            format!("not in {missed} of {trials} tries")
+        };
         found.of(check, missed == 0, detail);
     }
 }

@@ -77,14 +77,16 @@ impl Intercept for Watch {
         if let Some(server) = headers.get("server") {
             *locked(&self.0.server) = Some(server.to_owned());
         }
-        let theirs = headers.get("date").and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
+        let theirs =
+            headers.get("date").and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
         let ours = components.time_source().map(|clock| clock.now());
         let ours = ours.and_then(|now| now.duration_since(UNIX_EPOCH).ok());
         let ours = ours.and_then(|since| i64::try_from(since.as_secs()).ok());
         if let (Some(theirs), Some(ours)) = (theirs, ours) {
             let apart = theirs.secs().saturating_sub(ours);
             let mut ahead = locked(&self.0.ahead);
-            *ahead = Some(ahead.map_or(apart, |before| if apart.abs() < before.abs() { apart } else { before }));
+            *ahead =
+                Some(ahead.map_or(apart, |before| if apart.abs() < before.abs() { apart } else { before }));
         }
         Ok(())
     }
@@ -278,7 +280,11 @@ impl Site {
     }
 
     /// Deletes many by one request, with `Content-MD5` or without.
-    pub(super) async fn delete_bulk(&self, names: &[String], md5: bool) -> Result<DeleteObjectsOutput, Failed> {
+    pub(super) async fn delete_bulk(
+        &self,
+        names: &[String],
+        md5: bool,
+    ) -> Result<DeleteObjectsOutput, Failed> {
         let (client, bucket) = self.steady();
         let wrong = |error: &dyn fmt::Display| Failed::NotSent(error.to_string());
         let mut delete = Delete::builder();
@@ -308,7 +314,8 @@ impl Site {
         let mut pages = Pages::new();
         let mut token: Option<String> = None;
         while pages.len() < PAGES_MAX {
-            let list = client.list_objects_v2().bucket(bucket).prefix(self.key(prefix)).set_max_keys(max_keys);
+            let list =
+                client.list_objects_v2().bucket(bucket).prefix(self.key(prefix)).set_max_keys(max_keys);
             let list = list.set_start_after(start_after.map(|name| self.key(name)));
             let page = list.set_continuation_token(token.clone()).send().await?;
             let names = page.contents().iter().filter_map(|object| self.name(object.key()?));

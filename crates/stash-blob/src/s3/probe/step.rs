@@ -80,7 +80,9 @@ mod tests {
             let failed = Failed::Refused { status, code: code.to_owned(), message: String::new() };
             from_failure(Check::BulkDelete, &failed).result
         };
-        for (status, code) in [(400, "InvalidRequest"), (404, ""), (405, "MethodNotAllowed"), (501, "NotImplemented")] {
+        for (status, code) in
+            [(400, "InvalidRequest"), (404, ""), (405, "MethodNotAllowed"), (501, "NotImplemented")]
+        {
             assert_eq!(of(status, code), Answer::No);
         }
         for (status, code) in [(403, "AccessDenied"), (429, ""), (500, "InternalError"), (503, "SlowDown")] {

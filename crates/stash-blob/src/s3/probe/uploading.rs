@@ -75,9 +75,9 @@ async fn complete(
     parts: Vec<(i32, Option<String>)>,
     create: bool,
 ) -> Result<(), Failed> {
-    let parts = parts.into_iter().map(|(number, tag)| {
-        CompletedPart::builder().part_number(number).set_e_tag(tag).build()
-    });
+    let parts = parts
+        .into_iter()
+        .map(|(number, tag)| CompletedPart::builder().part_number(number).set_e_tag(tag).build());
     let parts = CompletedMultipartUpload::builder().set_parts(Some(parts.collect())).build();
     let (client, bucket) = site.once();
     let complete = client.complete_multipart_upload().bucket(bucket).key(site.key(name)).upload_id(id);

@@ -59,14 +59,17 @@ const CREATE: &str = "add create_only=false to the URL: a HEAD goes before each 
 const RACE: &str = "creates that race may both succeed, or none. Keys of parts are never drawn twice, so what is left to \
                     mind is to open only one new stash on a prefix";
 const BULK: &str = "add bulk_delete=false to the URL: one request for each key that is deleted";
-const SETTLES: &str = "what was deleted can be seen for a while: verify and audit may name it until the store has settled";
+const SETTLES: &str =
+    "what was deleted can be seen for a while: verify and audit may name it until the store has settled";
 const UPLOADS: &str = "a sweep cannot find uploads that were cut off: let a lifecycle rule abort them (stash-admin bucket init)";
 
 fn rule(check: Check) -> Rule {
     use Rule::{Fallback, Needed, Told};
     match check {
         Check::Reach => Needed("these credentials must put, read, list and delete below the prefix"),
-        Check::ReadAfterWrite => Needed("a part that was reported could not be read by whoever is told of it"),
+        Check::ReadAfterWrite => {
+            Needed("a part that was reported could not be read by whoever is told of it")
+        }
         Check::RangeExact => Needed("parts are read by ranges"),
         Check::ListPages => Needed("what a listing leaves out can neither be verified nor swept"),
         Check::DeleteAbsent => Needed("a deletion that is tried again would fail for ever"),
@@ -78,9 +81,9 @@ fn rule(check: Check) -> Rule {
         Check::ListAfterWrite => Fallback(
             "a sweep may overlook what was put just before it, and a later one finds it; verify may miss it as well",
         ),
-        Check::Multipart => {
-            Fallback("objects above put_bytes_max cannot be stored: keep parts below it, as they are by default")
-        }
+        Check::Multipart => Fallback(
+            "objects above put_bytes_max cannot be stored: keep parts below it, as they are by default",
+        ),
         Check::MultipartListed | Check::MultipartAborted => Fallback(UPLOADS),
         Check::ChecksumTaken => Fallback("add checksum=off to the URL"),
         Check::ChecksumVerified => Fallback(
@@ -119,13 +122,9 @@ pub fn verdict(findings: &[Finding]) -> Verdict {
         match (rule(check), &finding.result) {
             (_, Answer::Yes) | (Rule::Told, _) => {}
             (Rule::Needed(why), Answer::No) => {
-                let seen = if finding.detail.is_empty() {
-                    String::new()
-                } else {
-                    format!(" ({})", finding.detail)
-                };
-                because
-                    .push(Consequence { check, text: format!("not so: {}{seen}: {why}", check.words()) });
+                let seen =
+                    if finding.detail.is_empty() { String::new() } else { format!(" ({})", finding.detail) };
+                because.push(Consequence { check, text: format!("not so: {}{seen}: {why}", check.words()) });
             }
             (Rule::Needed(why), Answer::Unknown(what)) => {
                 because.push(Consequence {
