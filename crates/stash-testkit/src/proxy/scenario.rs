@@ -248,14 +248,14 @@ impl Plan {
         let percent = u64::from(self.scenario.percent());
         let hit = bits % 100 < percent;
         // Chosen by other bits than whether.
-        let one = |of: u64| (bits >> 32) % of == 0;
+        let before = (bits >> 32).is_multiple_of(2);
         match self.scenario {
             Scenario::Healthy => None,
             Scenario::SlowDown { .. } => {
                 let burst = splitmix64(self.seed ^ splitmix64(nth / BURST)) % 100 < percent;
                 burst.then_some(Fault::Refused(SLOW_DOWN))
             }
-            Scenario::InternalError { .. } => hit.then_some(match one(2) {
+            Scenario::InternalError { .. } => hit.then_some(match before {
                 true => Fault::Refused(INTERNAL_ERROR),
                 false => Fault::Instead(INTERNAL_ERROR),
             }),

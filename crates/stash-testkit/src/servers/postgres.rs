@@ -119,10 +119,15 @@ impl PostgresServer {
 
     /// The same, but a refusal is the error's text.
     pub async fn try_query(&self, database: &str, sql: &str) -> Result<String, String> {
+        self.try_query_at(self.port(), database, sql).await
+    }
+
+    /// The same through another port, as a proxy's.
+    pub async fn try_query_at(&self, port: u16, database: &str, sql: &str) -> Result<String, String> {
         let mut psql = Command::new(self.bin.join("psql"));
         // No file of the user's, nothing asked.
         psql.args(["-X", "-w", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-U", "stash"])
-            .args(["-p", &self.port().to_string(), "-d", database, "-c", sql])
+            .args(["-p", &port.to_string(), "-d", database, "-c", sql])
             .env("PGPASSWORD", &self.options.password)
             .env("PGCONNECT_TIMEOUT", "20");
         let output = blocking(move || psql.output()).await.map_err(|error| error.to_string())?;
