@@ -8,10 +8,13 @@
 //!
 //! Invariants: I24; the sum of all reservations never exceeds the total.
 
-use std::{collections::VecDeque, fmt, sync::Arc};
+use std::{collections::VecDeque, fmt, sync::Arc, time::Instant};
+
+use metrics::{Counter, Histogram};
 
 use crate::{
     BatchError,
+    meters::list::{BUDGET_WAIT_DURATION, BUDGET_WAITS},
     sync::{Mutex, MutexGuard, Notify, PoisonError},
 };
 
@@ -22,6 +25,16 @@ pub enum Traffic {
     Write,
     /// Updates on their way out of it.
     Read,
+}
+
+impl Traffic {
+    /// As a label.
+    pub fn word(self) -> &'static str {
+        match self {
+            Traffic::Write => "write",
+            Traffic::Read => "read",
+        }
+    }
 }
 
 /// Makes room in a budget that is spent.
@@ -63,6 +76,21 @@ pub struct Budget {
 struct Shared {
     state: Mutex<State>,
     freed: Notify,
+    write_waits: Waits,
+    read_waits: Waits,
+}
+
+/// What is told of those who wait.
+struct Waits {
+    count: Counter,
+    durations: Histogram,
+}
+
+impl Waits {
+    fn of(traffic: Traffic) -> Waits {
+        let labels = [traffic.word()];
+        Waits { count: BUDGET_WAITS.counter(&labels), durations: BUDGET_WAIT_DURATION.histogram(&labels) }
+    }
 }
 
 #[derive(Default)]
@@ -118,7 +146,9 @@ impl Budget {
             read_guaranteed: guaranteed,
             ..State::default()
         };
-        Budget { shared: Arc::new(Shared { state: Mutex::new(state), freed: Notify::new() }) }
+        let (write_waits, read_waits) = (Waits::of(Traffic::Write), Waits::of(Traffic::Read));
+        let (state, freed) = (Mutex::new(state), Notify::new());
+        Budget { shared: Arc::new(Shared { state, freed, write_waits, read_waits }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -168,6 +198,8 @@ impl Budget {
             return Ok(reservation);
         }
         let place = Place::take(self, traffic);
+        let begun = Instant::now();
+        self.waits(traffic).count.increment(1);
         loop {
             // SUBTLE: the wake-up is registered before the state is looked at; the other way round, a release
             // between look and wait would be missed for ever.
@@ -175,11 +207,19 @@ impl Budget {
             tokio::pin!(freed);
             freed.as_mut().enable();
             if place.is_first_and_takes(bytes) {
+                self.waits(traffic).durations.record(begun.elapsed());
                 return Ok(Reservation { budget: self.clone(), traffic, bytes });
             }
             if !relief.relieve().await {
                 freed.await;
             }
+        }
+    }
+
+    fn waits(&self, traffic: Traffic) -> &Waits {
+        match traffic {
+            Traffic::Write => &self.shared.write_waits,
+            Traffic::Read => &self.shared.read_waits,
         }
     }
 

@@ -15,9 +15,10 @@ use stash_types::{
     BlobKey, PartKey, SinkId,
     fault::{self, Mutant, broken},
 };
+use tracing::Instrument;
 
 use crate::{
-    BatchError,
+    BatchError, Meters,
     ledger::Ledger,
     sync::{self, AsyncMutex},
 };
@@ -42,12 +43,18 @@ pub(crate) struct Deleter {
     store: Arc<dyn BlobStore>,
     catalog: Arc<dyn Catalog>,
     ledger: Arc<Ledger>,
+    meters: Meters,
     pass: AsyncMutex<()>,
 }
 
 impl Deleter {
-    pub(crate) fn new(store: Arc<dyn BlobStore>, catalog: Arc<dyn Catalog>, ledger: Arc<Ledger>) -> Deleter {
-        Deleter { store, catalog, ledger, pass: AsyncMutex::new(()) }
+    pub(crate) fn new(
+        store: Arc<dyn BlobStore>,
+        catalog: Arc<dyn Catalog>,
+        ledger: Arc<Ledger>,
+        meters: Meters,
+    ) -> Deleter {
+        Deleter { store, catalog, ledger, meters, pass: AsyncMutex::new(()) }
     }
 
     /// Queues what was given up, then deletes until nothing is due.
@@ -65,11 +72,14 @@ impl Deleter {
             let blobs: Vec<BlobKey> = keys.iter().map(|key| BlobKey::from(*key)).collect();
             let mut gone = Vec::with_capacity(keys.len());
             let mut stays = Vec::new();
-            for (key, deleted) in keys.iter().zip(self.store.delete(&blobs).await) {
+            let span = tracing::debug_span!("delete", keys = keys.len());
+            for (key, deleted) in keys.iter().zip(self.store.delete(&blobs).instrument(span).await) {
+                let meters = self.meters.of(key.shard);
+                meters.deleted(deleted.outcome.is_ok());
                 match deleted.outcome {
                     Ok(_) => gone.push(*key),
                     Err(error) => {
-                        tracing::warn!(%key, %error, "delete failed, it is due again later");
+                        tracing::warn!(sink = meters.name(), %key, %error, "delete failed, it is due again later");
                         stays.push(*key);
                     }
                 }

@@ -21,6 +21,7 @@ mod deleter;
 mod error;
 mod handle;
 mod ledger;
+mod meters;
 mod owned;
 mod process;
 mod reader;
@@ -39,6 +40,10 @@ pub use config::BatchConfig;
 pub use deleter::{Drained, verdict};
 pub use error::BatchError;
 pub use handle::WriterHandle;
+pub use meters::{
+    BlobOp, BlobOutcome, Meters, NONE, Requests, SEVERAL, SinkMeters, UNKNOWN,
+    list::{self as metric_list, METRICS, Metric, MetricKind, describe_metrics},
+};
 pub use owned::OwnedParts;
 pub use process::{IncarnationSpec, IncarnationWriter, Process, ProcessCounters, check_share};
 pub use reader::{BatchReader, BatchSource};

@@ -47,6 +47,11 @@ impl OwnedParts {
         self.parts.len()
     }
 
+    /// The bytes of their objects.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.len))
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()

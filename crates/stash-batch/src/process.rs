@@ -9,9 +9,10 @@ use stash_types::{
     Description, DisarmedShare, Frontier, IncarnationId, PartDescriptor, PartName, RunFacts, ShardId, Share,
     ShareMessage, SinkId, fault,
 };
+use tracing::Instrument;
 
 use crate::{
-    BatchConfig, BatchError, Budget, Drained, OwnedParts, SharedBatches, Traffic,
+    BatchConfig, BatchError, Budget, Drained, Meters, OwnedParts, SharedBatches, SinkMeters, Traffic,
     deleter::Deleter,
     ledger::Ledger,
     spill::HELD_FACTOR,
@@ -52,6 +53,7 @@ struct Shared {
     ledger: Arc<Ledger>,
     deleter: Arc<Deleter>,
     slots: SharedBatches,
+    meters: Meters,
     background: Mutex<JoinSet<()>>,
     tasks: Mutex<JoinSet<()>>,
     closed: AtomicBool,
@@ -67,13 +69,29 @@ impl Process {
         catalog: Arc<dyn Catalog>,
         config: BatchConfig,
     ) -> Result<Process, BatchError> {
-        Ok(Process::over(store, catalog, config.checked()?))
+        Process::metered(store, catalog, config, Meters::new())
+    }
+
+    /// The same with handles that whoever meters the store has too.
+    pub fn metered(
+        store: Arc<dyn BlobStore>,
+        catalog: Arc<dyn Catalog>,
+        config: BatchConfig,
+        meters: Meters,
+    ) -> Result<Process, BatchError> {
+        Ok(Process::over(store, catalog, config.checked()?, meters))
     }
 
     /// The same with knobs that were checked.
-    pub(crate) fn over(store: Arc<dyn BlobStore>, catalog: Arc<dyn Catalog>, config: BatchConfig) -> Process {
+    pub(crate) fn over(
+        store: Arc<dyn BlobStore>,
+        catalog: Arc<dyn Catalog>,
+        config: BatchConfig,
+        meters: Meters,
+    ) -> Process {
         let ledger = Arc::new(Ledger::default());
-        let deleter = Arc::new(Deleter::new(Arc::clone(&store), Arc::clone(&catalog), Arc::clone(&ledger)));
+        let (deleters, theirs) = (Arc::clone(&store), Arc::clone(&catalog));
+        let deleter = Arc::new(Deleter::new(deleters, theirs, Arc::clone(&ledger), meters.clone()));
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&deleter).run());
         let shared = Shared {
@@ -84,6 +102,7 @@ impl Process {
             ledger,
             deleter,
             slots: SharedBatches::default(),
+            meters,
             background: Mutex::new(background),
             tasks: Mutex::default(),
             closed: AtomicBool::new(false),
@@ -112,6 +131,11 @@ impl Process {
     /// The memory.
     pub fn budget(&self) -> &Budget {
         &self.shared.budget
+    }
+
+    /// What is measured, by sink.
+    pub fn meters(&self) -> &Meters {
+        &self.shared.meters
     }
 
     /// Counts so far.
@@ -292,6 +316,7 @@ pub fn check_share(spec: &IncarnationSpec, message: &DisarmedShare) -> Result<()
 pub struct IncarnationWriter {
     process: Process,
     spec: IncarnationSpec,
+    meters: Arc<SinkMeters>,
     next_n: AtomicU64,
     next_run: AtomicU32,
     abandoned: AtomicBool,
@@ -310,6 +335,7 @@ impl IncarnationWriter {
             });
         }
         Ok(IncarnationWriter {
+            meters: process.meters().of(spec.shard),
             process,
             spec,
             next_n: AtomicU64::new(0),
@@ -328,6 +354,11 @@ impl IncarnationWriter {
     /// The process.
     pub fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// What is measured of its sink.
+    pub fn meters(&self) -> &Arc<SinkMeters> {
+        &self.meters
     }
 
     pub(crate) fn check_open(&self) -> Result<(), BatchError> {
@@ -396,14 +427,16 @@ impl IncarnationWriter {
         // Owned before its first byte is sent: whatever ends the upload short of success gives the key up.
         let owned = self.owned(description, vec![descriptor]);
         fault::place("batch.part_owned");
-        let shared = Arc::clone(&self.process.shared);
-        let put = self.process.run(async move {
+        let (shared, meters) = (Arc::clone(&self.process.shared), Arc::clone(&self.meters));
+        let span = tracing::debug_span!("upload", sink = meters.name(), %key, bytes = part.len);
+        let upload = async move {
             // SUBTLE: asked in here, where closing waits for it or it sees that it comes too late. Asked before, the
             // whole of a close could pass in between, and the part would land after everything was deleted.
             shared.check_open()?;
             let attempts = shared.config.attempts_max;
-            upload::put_part(&shared.store, key, &sent, attempts).await.map(|()| owned)
-        });
+            upload::put_part(&shared.store, &meters, key, &sent, attempts).await.map(|()| owned)
+        };
+        let put = self.process.run(upload.instrument(span));
         let owned = put.await.map_err(|_| BatchError::Ended { what: "an upload" })??;
         fault::place("batch.part_put");
         let shared = &self.process.shared;

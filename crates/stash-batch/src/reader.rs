@@ -22,7 +22,7 @@ use stash_part::{EncodedPart, PartEncoder, PartError, PartMeta, RowSchema, Sorte
 use stash_types::{Description, Frontier, IncarnationId, PartKey, PartName, ShardId, SinkId, fault};
 
 use crate::{
-    BatchError, Process, Traffic,
+    BatchError, Process, SinkMeters, Traffic,
     budget::Reservation,
     process::compute,
     run::{Origin, Run, RunStream, SortedMerge, StoredPart},
@@ -52,6 +52,7 @@ pub struct BatchReader {
     open: Option<(SortedMerge, Reservation)>,
     output: Option<SchemaRef>,
     refused: bool,
+    meters: Arc<SinkMeters>,
 }
 
 /// What every run of a batch has in common.
@@ -87,6 +88,7 @@ impl BatchReader {
         let piece = piece.unwrap_or(batch.offered);
         let source = Origins { sink, shard, schema, incarnation: batch.incarnation, piece };
         BatchReader {
+            meters: process.meters().of(source.shard),
             process: process.clone(),
             source,
             groups: groups.into_values().collect(),
@@ -124,6 +126,10 @@ impl BatchReader {
                 Some(sorted) => {
                     let batch = self.declared(sorted);
                     self.refused = batch.is_err();
+                    if let Ok(batch) = &batch {
+                        let rows = u64::try_from(batch.num_rows()).unwrap_or(u64::MAX);
+                        self.meters.read_updates.increment(rows);
+                    }
                     fault::place("batch.piece_read");
                     return batch.map(Some);
                 }

@@ -12,8 +12,8 @@ use std::{
 };
 
 use crate::{
-    Absence, BatchError, Process, absence, process::compute, spill::OUTPUT_ROWS, sync::JoinSet,
-    upload::retrying,
+    Absence, BatchError, Process, SinkMeters, absence, meters::BlobOp, process::compute, spill::OUTPUT_ROWS,
+    sync::JoinSet, upload::retrying,
 };
 use bytes::Bytes;
 use stash_blob::{BlobError, BlobStore};
@@ -95,6 +95,7 @@ struct Place {
     schema: RowSchema,
     piece: Description,
     attempts_max: u32,
+    meters: Arc<SinkMeters>,
 }
 
 /// A run being read, with its next piece on the way.
@@ -136,6 +137,7 @@ impl RunStream {
             schema: schema.clone(),
             piece,
             attempts_max: process.config().attempts_max,
+            meters: process.meters().of(shard),
         };
         let stored = |row: PartRow| StoredPart {
             key: row.name.under(shard),
@@ -245,7 +247,7 @@ impl Place {
         }
         let blob = BlobKey::from(key);
         let get = || self.store.get_range(&blob, range.clone());
-        match retrying("get", key, self.attempts_max, get).await {
+        match retrying(BlobOp::Get, &self.meters, key, self.attempts_max, get).await {
             Ok(bytes) => Ok(bytes),
             Err(BlobError::NotFound { .. }) => {
                 Err(absence::of_part(&self.catalog, self.sink, key, self.piece.upper()).await?.into())

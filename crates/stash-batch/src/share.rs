@@ -8,6 +8,7 @@ use stash_types::{DataflowError, Description, Frontier, InlineRun, Share, ShareM
 
 use crate::{
     BatchError, OwnedParts, Traffic, WriterHandle,
+    meters::ShareKind,
     process::compute,
     shared_batch::{Arrival, SharedBatch},
     spill::{self, HELD_FACTOR, Held, bytes_of},
@@ -233,8 +234,24 @@ impl ShareBuilder {
         Ok((u64::try_from(run.payload.len()).unwrap_or(u64::MAX) <= inline_max).then_some(run))
     }
 
+    fn measure(&self, share: &Share<OwnedParts>) {
+        let (kind, bytes) = match share {
+            Share::Empty => (ShareKind::Empty, 0),
+            Share::Inline(run) => (ShareKind::Inline, u64::try_from(run.payload.len()).unwrap_or(u64::MAX)),
+            Share::Stashed(parts) => (ShareKind::Stashed, parts.bytes()),
+            Share::Failed { reason } => {
+                let (sink, ShareSpec { worker, description, .. }) = (self.writer.meters().name(), self.spec);
+                tracing::warn!(sink, incarnation = %self.writer.spec().incarnation, %description, %worker, reason, "share failed");
+                (ShareKind::Failed, 0)
+            }
+            Share::Dropped => (ShareKind::Dropped, 0),
+        };
+        self.writer.meters().shared(kind, bytes);
+    }
+
     fn report(&mut self, share: Share<OwnedParts>) -> ShareMessage<OwnedParts> {
         self.reported = true;
+        self.measure(&share);
         fault::place("batch.share_handed");
         let (of, ShareSpec { worker, description, floor }) = (self.writer.spec(), self.spec);
         ShareMessage {

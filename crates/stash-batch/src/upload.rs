@@ -7,23 +7,26 @@ use stash_blob::{BlobError, BlobStore, PutOutcome};
 use stash_part::EncodedPart;
 use stash_types::{BlobKey, Digest, PartKey};
 
-use crate::{BatchError, sync};
+use crate::{BatchError, SinkMeters, meters::BlobOp, sync};
 
 /// Uploads `part` under `key`, which its owner has entered in the ledger before.
 pub(crate) async fn put_part(
     store: &Arc<dyn BlobStore>,
+    meters: &SinkMeters,
     key: PartKey,
     part: &EncodedPart,
     attempts_max: u32,
 ) -> Result<(), BatchError> {
     let blob = BlobKey::from(key);
-    retrying("put", key, attempts_max, || try_put(store, &blob, &part.chunks, part.len, part.digest)).await?;
+    let put = || try_put(store, &blob, &part.chunks, part.len, part.digest);
+    retrying(BlobOp::Put, meters, key, attempts_max, put).await?;
     Ok(())
 }
 
 /// Tries an operation on `key` up to `attempts_max` times, as long as the type of its error allows once more.
 pub(crate) async fn retrying<T, F>(
-    op: &'static str,
+    op: BlobOp,
+    meters: &SinkMeters,
     key: PartKey,
     attempts_max: u32,
     mut work: impl FnMut() -> F,
@@ -35,7 +38,9 @@ where
     loop {
         match work().await {
             Err(error) if attempt < attempts_max && worth_another_try(&error) => {
-                tracing::warn!(%key, attempt, %error, "{op} failed, trying again");
+                meters.retried(op);
+                let sink = meters.name();
+                tracing::warn!(sink, %key, attempt, %error, "{} failed, trying again", op.word());
                 sync::sleep(pause(attempt)).await;
                 attempt += 1;
             }

@@ -23,7 +23,7 @@ use super::{
     percent,
 };
 use crate::{
-    BatchConfig, BatchReader, BatchSource, IncarnationSpec, OwnedParts, Process, WriterHandle,
+    BatchConfig, BatchReader, BatchSource, IncarnationSpec, Meters, OwnedParts, Process, WriterHandle,
     budget::Relief, sync::pause,
 };
 
@@ -88,7 +88,7 @@ impl World {
             attempts_max: 1,
             ..BatchConfig::default()
         };
-        let process = Process::over(Arc::clone(&fake) as _, Arc::clone(&fake) as _, config);
+        let process = Process::over(Arc::clone(&fake) as _, Arc::clone(&fake) as _, config, Meters::new());
         let workers = NonZeroU32::new(workers).expect("some");
         let spec = IncarnationSpec {
             sink: SINK.parse().expect("an id"),
