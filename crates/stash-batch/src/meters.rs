@@ -6,6 +6,7 @@
 //!   opened is counted under names that no sink can have: [`NONE`], [`UNKNOWN`], [`SEVERAL`].
 //! - `stash-chain` and `stash-part` decide and encode unmeasured: what there is to know is known here.
 
+mod http;
 pub mod list;
 mod requests;
 
@@ -22,13 +23,16 @@ use stash_types::{BlobKey, BlobPrefix, ShardId};
 
 pub use requests::{BlobOp, Requests};
 
+use self::{
+    http::{Heard, HttpMeters},
+    requests::RequestCounts,
+};
 use list::{
     ACKNOWLEDGEMENTS, BLOB_BYTES, BLOB_DURATION, BLOB_REQUESTS, BLOB_RETRIES, DELETIONS, DELIVERIES,
     DESCRIPTION_DURATION, DESCRIPTION_PARTS, DESCRIPTIONS_OPEN, EXPIRED_BATCHES, INCARNATIONS_ENDED,
     INCARNATIONS_OPENED, LEASE_RENEWALS, OFFER_CONFLICTS, OFFERED_UPDATES, OFFERS, READ_UPDATES,
     RELEASED_BATCHES, SHARE_BYTES, SHARES, SWEEPS, SWEPT_KEYS, SWEPT_UPLOADS,
 };
-use requests::RequestCounts;
 
 /// The label of what belongs to the stash itself.
 pub const NONE: &str = "(none)";
@@ -125,6 +129,7 @@ impl<L: Copy + PartialEq, H> Each<L, H> {
 pub struct SinkMeters {
     name: String,
     counts: RequestCounts,
+    http: HttpMeters,
     requests: Each<(BlobOp, BlobOutcome), Counter>,
     durations: Each<BlobOp, Histogram>,
     bytes: Each<BlobOp, Counter>,
@@ -194,6 +199,7 @@ impl SinkMeters {
         SinkMeters {
             name: name.to_owned(),
             counts: RequestCounts::default(),
+            http: HttpMeters::default(),
             requests: Each::of(pairs().filter(possible), |(op, outcome)| {
                 BLOB_REQUESTS.counter(&[op.word(), outcome.word(), name])
             }),
@@ -262,11 +268,6 @@ impl SinkMeters {
     pub(crate) fn deleted(&self, gone: bool) {
         if gone { self.deleted.increment(1) } else { self.deferred.increment(1) }
     }
-
-    /// What was asked of the store so far.
-    pub fn requests(&self) -> Requests {
-        self.counts.read()
-    }
 }
 
 impl fmt::Debug for SinkMeters {
@@ -286,6 +287,7 @@ struct Shared {
     none: Arc<SinkMeters>,
     unknown: Arc<SinkMeters>,
     several: Arc<SinkMeters>,
+    heard: Heard,
 }
 
 impl Meters {
@@ -293,7 +295,15 @@ impl Meters {
     pub fn new() -> Meters {
         let none = Arc::new(SinkMeters::new(NONE));
         let (unknown, several) = (Arc::new(SinkMeters::new(UNKNOWN)), Arc::new(SinkMeters::new(SEVERAL)));
-        Meters { shared: Arc::new(Shared { by_shard: RwLock::default(), none, unknown, several }) }
+        Meters {
+            shared: Arc::new(Shared {
+                by_shard: RwLock::default(),
+                none,
+                unknown,
+                several,
+                heard: Heard::default(),
+            }),
+        }
     }
 
     /// What lies under `shard` is this sink's from now on.
@@ -316,13 +326,18 @@ impl Meters {
 
     /// The handles of the sink that a key belongs to.
     pub fn of_key(&self, key: &BlobKey) -> Arc<SinkMeters> {
-        key.part_key().map_or_else(|| Arc::clone(&self.shared.none), |key| self.of(key.shard))
+        key.part_key().map_or_else(|| self.none(), |key| self.of(key.shard))
+    }
+
+    /// The handles of what belongs to no sink.
+    fn none(&self) -> Arc<SinkMeters> {
+        Arc::clone(&self.shared.none)
     }
 
     /// The handles for keys that are asked about together.
     pub fn of_keys(&self, keys: &[BlobKey]) -> Arc<SinkMeters> {
         let mut all = keys.iter().map(|key| self.of_key(key));
-        let Some(first) = all.next() else { return Arc::clone(&self.shared.none) };
+        let Some(first) = all.next() else { return self.none() };
         if all.all(|other| Arc::ptr_eq(&first, &other)) { first } else { Arc::clone(&self.shared.several) }
     }
 
@@ -335,12 +350,17 @@ impl Meters {
     }
 
     /// What was asked of the store so far, by sink; sinks of which nothing was asked are left out.
+    ///
+    /// Where the store tells of its requests ([`RequestObserver`](stash_blob::RequestObserver)), they are counted as the
+    /// server sees them: each try, each page, each piece of an upload. Else operations are counted.
     pub fn requests(&self) -> BTreeMap<String, Requests> {
-        let Shared { by_shard, none, unknown, several } = &*self.shared;
+        let Shared { by_shard, none, unknown, several, heard } = &*self.shared;
+        let as_the_server_sees_them = heard.any();
         let by_shard = by_shard.read().unwrap_or_else(PoisonError::into_inner);
         let mut requests: BTreeMap<String, Requests> = BTreeMap::new();
         for meters in by_shard.values().chain([none, unknown, several]) {
-            let counted = meters.requests();
+            let counts = if as_the_server_sees_them { &meters.http.counts } else { &meters.counts };
+            let counted = counts.read();
             if counted != Requests::default() {
                 let sum = requests.entry(meters.name.clone()).or_default();
                 *sum = sum.and(counted);

@@ -109,6 +109,11 @@ impl BatchReader {
     /// Memory is held from the first call until the end of the batch, or until the reader is dropped; where there is
     /// none, this waits for other readers to end. So a task that begins a second reader before its first one ended
     /// may wait for itself: read one to its end, drop it, or read them in tasks of their own.
+    #[tracing::instrument(name = "read", level = "debug", skip_all, fields(
+        sink = self.meters.name(),
+        incarnation = %self.source.incarnation,
+        piece = %self.source.piece,
+    ))]
     pub async fn next(&mut self) -> Result<Option<RecordBatch>, BatchError> {
         if self.refused {
             return Err(BatchError::Ended { what: "a reader whose rows did not fit their columns" });

@@ -4,7 +4,7 @@
 //! row. Who loses a race decides again against the new head. A commit whose outcome is unknown is read back
 //! by its id (I21). What the decision does not keep is in the deletion queue by the same transaction (I16).
 
-use std::{collections::VecDeque, num::NonZeroU32, sync::Arc};
+use std::{collections::VecDeque, num::NonZeroU32, sync::Arc, time::Instant};
 
 use stash_batch::{OwnedParts, WriterHandle};
 use stash_catalog::{
@@ -21,6 +21,7 @@ use stash_types::{
     ShareMessage,
     fault::{self, Mutant, broken},
 };
+use tracing::Instrument;
 
 use crate::{Error, ErrorKind, Result, Sink, rules};
 
@@ -64,6 +65,7 @@ pub struct Chain {
     queue: VecDeque<Offered>,
     upper: Frontier,
     writer: Arc<WriterHandle>,
+    open: OpenDescriptions,
 }
 
 pub(crate) fn head_of(row: &HeadRow) -> Head {
@@ -128,6 +130,7 @@ impl Chain {
             queue: VecDeque::new(),
             upper: floor,
             writer,
+            open: OpenDescriptions { sink: sink.clone(), minted: VecDeque::new() },
         }
     }
 
@@ -152,6 +155,8 @@ impl Chain {
             let description = minted.description;
             let merge = self.merge.as_mut().ok_or(ChainError::MergeEnded { description });
             merge.and_then(|merge| merge.open(minted)).map_err(self.sink.chain_error())?;
+            self.open.minted(description);
+            tracing::debug!(sink = %self.sink.name(), incarnation = %self.incarnation, %description, %floor, "minted");
         }
         Ok(minted)
     }
@@ -220,10 +225,12 @@ impl Chain {
     /// Closes the incarnation and gives up all that was collected. Where the catalog cannot be written, the next
     /// opening of the replica closes it, or its lease runs out: why it ended is what the caller has to learn.
     async fn give_up(&mut self, reason: &str) {
+        self.sink.meters().incarnations_ended.increment(1);
+        tracing::warn!(sink = %self.sink.name(), incarnation = %self.incarnation, reason, "the incarnation is given up");
         self.let_go();
         let catalog = self.sink.stash().catalog();
         if let Err(error) = catalog.close_incarnation(self.sink.id(), self.incarnation, reason).await {
-            tracing::warn!(sink = %self.sink.id(), incarnation = %self.incarnation, %error, "not closed yet");
+            tracing::warn!(sink = %self.sink.name(), incarnation = %self.incarnation, %error, "not closed yet");
         }
         self.sink.stash().process().wake_deleter();
     }
@@ -235,6 +242,7 @@ impl Chain {
         #[cfg(feature = "faults")]
         self.sink.stash().kept().keep(self.sink.id(), &mut self.queue);
         self.queue.clear();
+        self.open.clear();
     }
 
     /// Offers the next complete batch; `None` when none is waiting. A call that was cancelled, or failed with
@@ -246,8 +254,10 @@ impl Chain {
         let description = offered.description;
         // SUBTLE: the batch stays in its place until its outcome is known. Taken out first, it would be lost with a
         // cancelled call, and the next one would leave a gap. If a commit landed unseen, its outcome is recorded.
-        match self.resolve(offered).await {
+        let span = tracing::debug_span!("offer", sink = %self.sink.name(), incarnation = %self.incarnation, %description);
+        match self.resolve(offered).instrument(span).await {
             Ok(resolved) => {
+                self.measure(&resolved);
                 fault::place("stash.offer_resolved");
                 if let Some(offered) = self.queue.remove(place) {
                     offered.settle();
@@ -263,6 +273,7 @@ impl Chain {
                 Ok(Some(resolved))
             }
             Err(error) => {
+                self.sink.meters().failed.increment(1);
                 match error.kind() {
                     ErrorKind::Retry => {}
                     ErrorKind::Absent => self.let_go(),
@@ -272,6 +283,33 @@ impl Chain {
                 Err(error)
             }
         }
+    }
+
+    fn measure(&mut self, resolved: &Resolved) {
+        let Resolved { description, outcome, upper, facts, parts, inline, seq } = resolved;
+        let meters = self.sink.meters();
+        let (counter, word) = match outcome {
+            Some(Outcome::Accepted) => (&meters.accepted, "accepted"),
+            Some(Outcome::Trimmed { .. }) => (&meters.trimmed, "trimmed"),
+            Some(Outcome::Dropped) => (&meters.dropped, "dropped"),
+            None => (&meters.recorded, "recorded"),
+        };
+        counter.increment(1);
+        meters.offered_updates.increment(facts.update_count);
+        meters.description_parts.record(u32::try_from(*parts).unwrap_or(u32::MAX));
+        self.open.resolved(*description);
+        tracing::info!(
+            sink = %self.sink.name(),
+            incarnation = %self.incarnation,
+            %description,
+            outcome = word,
+            %upper,
+            seq,
+            updates = facts.update_count,
+            parts,
+            inline,
+            "offer resolved"
+        );
     }
 
     async fn resolve(&self, offered: &Offered) -> Result<Resolved> {
@@ -289,8 +327,12 @@ impl Chain {
             fault::place("stash.offer_decided");
             match catalog.commit(request).await {
                 Ok(Cas::Done(committed)) => return Ok(offered.written(&decision, committed)),
-                Ok(Cas::Conflict(_)) => {}
+                Ok(Cas::Conflict(head)) => {
+                    self.sink.meters().offer_conflicts.increment(1);
+                    tracing::debug!(upper = %head.upper, "lost a race, deciding again");
+                }
                 Err(error @ CatalogError::Indeterminate { .. }) => {
+                    tracing::warn!(%error, "a commit's outcome is unknown, reading it back");
                     // SUBTLE: while it is unknown whether the rows reference the parts, they must not be given
                     // up; the read back waits for the head row's lock, so its answer is final (I21).
                     match catalog.read_back(self.sink.id(), commit).await {
@@ -372,6 +414,40 @@ impl Chain {
             },
             unlink,
         }
+    }
+}
+
+/// Descriptions that were minted and have no outcome, oldest first: only to be measured.
+#[derive(Debug)]
+struct OpenDescriptions {
+    sink: Sink,
+    minted: VecDeque<(Description, Instant)>,
+}
+
+impl OpenDescriptions {
+    fn minted(&mut self, description: Description) {
+        self.minted.push_back((description, Instant::now()));
+        self.sink.meters().descriptions_open.increment(1);
+    }
+
+    fn resolved(&mut self, description: Description) {
+        let Some(place) = self.minted.iter().position(|(of, _)| *of == description) else { return };
+        if let Some((_, at)) = self.minted.remove(place) {
+            self.sink.meters().descriptions_open.decrement(1);
+            self.sink.meters().description_duration.record(at.elapsed());
+        }
+    }
+
+    fn clear(&mut self) {
+        for _ in self.minted.drain(..) {
+            self.sink.meters().descriptions_open.decrement(1);
+        }
+    }
+}
+
+impl Drop for OpenDescriptions {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 

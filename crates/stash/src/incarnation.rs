@@ -108,6 +108,7 @@ impl Sink {
     /// Opens an incarnation of this sink: takes what its time has come for ([`Sink::expire`]), leases that ran out
     /// among it; closes the replica's older ones, sweeps what they left (if it may, see [`crate::StashConfig::sweep_at_open`]), and grants
     /// the as-of to render at. Registers before the first PUT.
+    #[tracing::instrument(level = "info", skip_all, fields(sink = %self.name(), replica = %launch.replica), err(level = "debug"))]
     pub async fn open_incarnation(&self, launch: Launch) -> Result<Opened> {
         let catalog = self.stash().catalog();
         self.expire(true).await?;
@@ -139,6 +140,8 @@ impl Sink {
             };
             if let Cas::Done(opened) = catalog.open_incarnation(request).await? {
                 if opened.created {
+                    self.meters().incarnations_opened.increment(1);
+                    tracing::info!(incarnation = %id, as_of, upper = %head.upper, closed = opened.closed.len(), "opened");
                     fault::place("stash.registered");
                     self.sweep_by_the_way().await?;
                     fault::place("stash.swept_at_opening");
@@ -281,7 +284,9 @@ impl Incarnation {
     }
 
     /// Closes the incarnation in the catalog and gives up what its workers hold.
+    #[tracing::instrument(level = "debug", skip_all, fields(sink = %self.sink.name(), incarnation = %self.id()))]
     pub async fn close(self, reason: &str) -> Result<()> {
+        tracing::info!(reason, "closed");
         self.writer.abandon();
         fault::place("stash.abandoned");
         self.sink.stash().catalog().close_incarnation(self.sink.id(), self.row.id, reason).await?;
@@ -300,13 +305,20 @@ async fn renew(sink: Sink, incarnation: IncarnationId) {
     loop {
         tokio::time::sleep(Duration::from_millis(lease_ms / 3)).await;
         match sink.stash().catalog().renew_lease(sink.id(), incarnation, lease_ms).await {
-            Ok(()) => expire_beside(&sink).await,
+            Ok(()) => {
+                sink.meters().lease_renewed.increment(1);
+                expire_beside(&sink).await;
+            }
             Err(CatalogError::IncarnationClosed { reason, .. }) => {
-                tracing::warn!(sink = %sink.id(), %incarnation, %reason, "the incarnation was closed");
+                sink.meters().lease_closed.increment(1);
+                tracing::warn!(sink = %sink.name(), %incarnation, %reason, "the incarnation was closed");
                 return;
             }
             Err(CatalogError::SinkDropped { .. } | CatalogError::InvalidUsage(_)) => return,
-            Err(error) => tracing::warn!(sink = %sink.id(), %incarnation, %error, "lease not renewed"),
+            Err(error) => {
+                sink.meters().lease_failed.increment(1);
+                tracing::warn!(sink = %sink.name(), %incarnation, %error, "lease not renewed");
+            }
         }
     }
 }
@@ -317,7 +329,7 @@ async fn expire_beside(sink: &Sink) {
     if sink.can_expire()
         && let Err(error) = sink.expire(true).await
     {
-        tracing::warn!(sink = %sink.id(), %error, "what its time has come for was not taken: the next renewal tries again");
+        tracing::warn!(sink = %sink.name(), %error, "what its time has come for was not taken: the next renewal tries again");
     }
 }
 
@@ -341,6 +353,12 @@ impl ShareWriter {
 
     /// Writes a whole share: all updates of this worker with times in the description, none included. An
     /// error in the updates themselves fails the share, and is returned.
+    #[tracing::instrument(level = "debug", skip_all, fields(
+        sink = self.writer.meters().name(),
+        incarnation = %self.writer.spec().incarnation,
+        worker = %self.worker,
+        description = %minted.description,
+    ))]
     pub async fn write(
         &self,
         minted: Minted,

@@ -37,9 +37,12 @@ mod audit;
 mod chain;
 mod classify;
 mod config;
+mod cost;
 mod error;
+mod health;
 mod incarnation;
 mod inspect;
+mod metered;
 mod open;
 mod plan;
 mod presence;
@@ -55,9 +58,12 @@ pub use audit::{AuditLine, AuditReport, AuditedSink, Lost};
 pub use chain::{Chain, Mint, Minted, Resolved};
 pub use classify::{Class, Named, Names, Stranger, Tally, Unowned};
 pub use config::StashConfig;
+pub use cost::{Bill, Cost, PriceError, Prices};
 pub use error::{Error, ErrorKind, Result};
+pub use health::{ConsumerHealth, Health, SinkHealth};
 pub use incarnation::{Incarnation, Launch, Opened, ShareWriter, disarm};
 pub use inspect::{Explanation, Fate};
+pub use metered::{MeteredCatalog, MeteredStore};
 pub use open::{OpenOptions, Stash};
 pub use plan::{PLAN_FORMAT, PlanError, PlanHeader, PlanReader, PlanTotals, PlanWriter, Planned};
 pub use salvage::{Salvage, SalvageReport, SalvagedBatch, SalvagedSink};
@@ -71,8 +77,8 @@ pub use verify::{VerifyReport, Violation};
 pub use arrow;
 
 pub use stash_batch::{
-    Absence, BatchConfig, BatchError, BatchReader, BudgetUse, Drained, OwnedParts, ProcessCounters,
-    ShareBuilder,
+    Absence, BatchConfig, BatchError, BatchReader, BudgetUse, Drained, METRICS, Meters, Metric, MetricKind,
+    OwnedParts, ProcessCounters, Requests, ShareBuilder, describe_metrics,
 };
 pub use stash_blob::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};
 pub use stash_catalog::{

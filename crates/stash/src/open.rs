@@ -1,12 +1,13 @@
 //! Opening a stash: the store, the catalog, and the mark that ties them to one another.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use stash_batch::{BudgetUse, Drained, Process, ProcessCounters};
+use stash_batch::{BudgetUse, Drained, Meters, Process, ProcessCounters, Requests};
 use stash_blob::{BlobStore, LocalStore, ObjectBlobs, StashMarker};
 use stash_catalog::{Catalog, CatalogError, Misuse, NewSink, SinkRow, SqliteCatalog};
 use stash_types::{
@@ -15,7 +16,9 @@ use stash_types::{
 };
 use url::Url;
 
-use crate::{Error, Result, Sink, SinkSpec, StashConfig, SystemClock, SystemIds};
+use crate::{
+    Error, MeteredCatalog, MeteredStore, Result, Sink, SinkSpec, StashConfig, SystemClock, SystemIds,
+};
 
 /// The file of the embedded catalog, beside the folder of blobs.
 const CATALOG_FILE: &str = "catalog.sqlite";
@@ -94,7 +97,7 @@ impl OpenOptions {
         Location::parse(&self.url).map(drop)
     }
 
-    /// Opens it. Must be called on a tokio runtime.
+    /// Opens it. Must be called on a tokio runtime, and after a recorder of metrics was installed, if one is.
     pub async fn open(self) -> Result<Stash> {
         let (store, catalog): (Arc<dyn BlobStore>, Arc<dyn Catalog>) = match Location::parse(&self.url)? {
             Location::Memory => (
@@ -103,7 +106,7 @@ impl OpenOptions {
             ),
             Location::Folder(folder) => self.open_folder(&folder).await?,
         };
-        self.open_with(store, catalog).await
+        self.open_metered(store, catalog, Meters::new()).await
     }
 
     async fn open_folder(&self, folder: &Path) -> Result<(Arc<dyn BlobStore>, Arc<dyn Catalog>)> {
@@ -137,14 +140,26 @@ impl OpenOptions {
     /// Opens a stash over this store and catalog; the URL only names it. The store's prefix is claimed for the
     /// catalog, and one that belongs to another catalog is refused.
     pub async fn open_with(self, store: Arc<dyn BlobStore>, catalog: Arc<dyn Catalog>) -> Result<Stash> {
+        self.open_metered(store, catalog, Meters::new()).await
+    }
+
+    /// The same with handles that a store which tells of its requests has too.
+    async fn open_metered(
+        self,
+        store: Arc<dyn BlobStore>,
+        catalog: Arc<dyn Catalog>,
+        meters: Meters,
+    ) -> Result<Stash> {
         let store = match &self.wrap {
             Some(WrapStore(wrap)) => wrap(store),
             None => store,
         };
+        let store: Arc<dyn BlobStore> = Arc::new(MeteredStore::new(store, meters.clone()));
+        let catalog: Arc<dyn Catalog> = Arc::new(MeteredCatalog::new(catalog));
         let marker = StashMarker { format: stash_blob::FORMAT, catalog: catalog.id() };
         stash_blob::claim(store.as_ref(), &marker).await?;
         fault::place("stash.claimed");
-        let process = Process::start(store, catalog, self.config.batch.clone())?;
+        let process = Process::metered(store, catalog, self.config.batch.clone(), meters)?;
         let OpenOptions { url, config, clock, ids, create: _, wrap: _ } = self;
         Ok(Stash {
             shared: Arc::new(Shared {
@@ -242,6 +257,11 @@ impl Stash {
     #[cfg(feature = "faults")]
     pub(crate) fn kept(&self) -> &crate::rules::Kept {
         &self.shared.kept
+    }
+
+    /// What this process asked of the store so far, by sink: what it is paid for ([`crate::Prices`]).
+    pub fn requests(&self) -> BTreeMap<String, Requests> {
+        self.shared.process.meters().requests()
     }
 
     /// What this process has PUT so far.

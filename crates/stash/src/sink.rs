@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, UInt64Array};
 use arrow::datatypes::Schema;
+use stash_batch::SinkMeters;
 use stash_catalog::{ConsumerRow, Dropped, Expired, HeadRow, IncarnationRow, SinkRow};
 use stash_chain::ChainRules;
 use stash_part::RowSchema;
@@ -94,12 +95,19 @@ pub struct Sink {
     stash: Stash,
     row: SinkRow,
     schema: RowSchema,
+    meters: Arc<SinkMeters>,
 }
 
 impl Sink {
+    /// What is measured of it.
+    pub(crate) fn meters(&self) -> &SinkMeters {
+        &self.meters
+    }
+
     pub(crate) fn of_row(stash: &Stash, row: SinkRow) -> Result<Sink> {
         let schema = RowSchema::from_bytes(&row.spec.schema)?;
-        Ok(Sink { stash: stash.clone(), row, schema })
+        let meters = stash.process().meters().name(row.shard, row.spec.name.as_str());
+        Ok(Sink { stash: stash.clone(), row, schema, meters })
     }
 
     /// The stash it belongs to.
@@ -212,6 +220,18 @@ impl Sink {
         let expired = self.stash.catalog().expire(self.id(), commit).await?;
         if commit && expired.keys > 0 {
             self.stash.process().wake_deleter();
+        }
+        if commit && (expired.batches > 0 || !expired.closed.is_empty()) {
+            self.meters.expired_batches.increment(expired.batches);
+            tracing::info!(
+                sink = %self.name(),
+                batches = expired.batches,
+                keys = expired.keys,
+                leases = expired.closed.len(),
+                absent = expired.absent.len(),
+                earliest = %expired.earliest,
+                "expired"
+            );
         }
         Ok(expired)
     }

@@ -143,6 +143,8 @@ impl Subscription {
             }
             if let Some(delivery) = delivery {
                 self.from = upper;
+                self.sink.meters().deliveries.increment(1);
+                tracing::debug!(sink = %self.sink.name(), piece = %delivery.piece, seq = delivery.row.seq, "delivered");
                 fault::place("stash.delivered");
                 return Ok(TryNext::Delivery(Box::new(delivery)));
             }
@@ -209,6 +211,11 @@ impl Subscription {
 
     /// Acknowledges everything below `upper`, the upper of a delivered batch. What all consumers acknowledged is
     /// deleted.
+    #[tracing::instrument(level = "debug", skip_all, fields(
+        sink = %self.sink.name(),
+        consumer = self.consumer.as_ref().map(|(name, _)| name.as_str()),
+        %upper,
+    ))]
     pub async fn acknowledge(&mut self, upper: Frontier) -> Result<Acknowledged> {
         let Some((consumer, session)) = &self.consumer else {
             return Err(Error::InvalidUsage {
@@ -222,6 +229,10 @@ impl Subscription {
         fault::place("stash.acknowledging");
         let acknowledged = catalog.acknowledge(self.sink.id(), consumer, *session, upper).await?;
         fault::place("stash.acknowledged");
+        let meters = self.sink.meters();
+        meters.acknowledgements.increment(1);
+        meters.released_batches.increment(acknowledged.released);
+        tracing::debug!(released = acknowledged.released, queued = acknowledged.queued, "acknowledged");
         if acknowledged.queued > 0 {
             self.sink.stash().process().wake_deleter();
         }
@@ -242,7 +253,9 @@ async fn renew(sink: Sink, consumer: ConsumerName, session: SessionId, hold_ms: 
                 | CatalogError::SinkDropped { .. }
                 | CatalogError::InvalidUsage(_),
             ) => return,
-            Err(error) => tracing::warn!(sink = %sink.id(), %consumer, %error, "the consumer was not heard"),
+            Err(error) => {
+                tracing::warn!(sink = %sink.name(), %consumer, %error, "the consumer was not heard")
+            }
         }
     }
 }

@@ -95,6 +95,7 @@ pub struct ApplyReport {
 impl Sink {
     /// Finds blobs of this sink that nobody owns and queues them for deletion. Runs at every opening of an
     /// incarnation, so that crashes heal without an operator.
+    #[tracing::instrument(level = "debug", skip_all, fields(sink = %self.name()))]
     pub async fn sweep(&self) -> Result<SweepReport> {
         let stash = self.stash();
         let mut report = SweepReport::default();
@@ -115,8 +116,9 @@ impl Sink {
         }
         report.garbage = applying.report.queued.entries;
         report.uploads_removed = applying.report.aborted.entries;
+        self.meters().sweeps.increment(1);
         if report.garbage > 0 {
-            tracing::info!(sink = %self.id(), garbage = report.garbage, "swept");
+            tracing::info!(sink = %self.name(), listed = report.listed, garbage = report.garbage, uploads = report.uploads_removed, "swept");
             stash.process().wake_deleter();
         }
         Ok(report)
@@ -351,6 +353,9 @@ impl<'a> Applying<'a> {
         if self.commit {
             let entries = self.stash.catalog().enqueue(sink.id, &keys, DeletionReason::Swept).await?;
             queued.entries = entries;
+            if let Some(first) = keys.first() {
+                self.stash.process().meters().of(first.shard).swept_keys.increment(entries);
+            }
             self.report.done.entries += all.entries.saturating_sub(entries);
         }
         self.report.queued = self.report.queued.and(queued);
@@ -360,6 +365,7 @@ impl<'a> Applying<'a> {
     async fn abort(&mut self, one: &Planned, token: &str) -> Result<()> {
         if self.commit {
             self.stash.store().abort_upload(&BlobKey::from(one.key), token).await?;
+            self.stash.process().meters().of(one.key.shard).swept_uploads.increment(1);
             fault::place("stash.upload_removed");
         }
         self.report.aborted.add(one.bytes);

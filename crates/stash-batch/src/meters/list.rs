@@ -109,12 +109,16 @@ list! {
         "Bytes written by PUTs that created their object, and bytes that GETs returned.";
     BLOB_RETRIES = Counter "stash_blob_retries_total" Count ["op", "sink"]
         "PUTs and GETs that failed and were tried again, above the client's own retries.";
-    HTTP_REQUESTS = Counter "stash_http_requests_total" Count ["method", "status"]
-        "HTTP requests sent to the store, each try of its own; status is the code's class, or error without an answer.";
-    HTTP_DURATION = Histogram "stash_http_request_duration_seconds" Seconds ["method"]
-        "How long HTTP requests to the store took until the head of the answer.";
-    HTTP_SENT = Counter "stash_http_sent_bytes_total" Bytes ["method"]
+    HTTP_REQUESTS = Counter "stash_http_requests_total" Count ["op", "sink", "status"]
+        "HTTP requests to the store, each try of its own, by the class of their status or why there is none.";
+    HTTP_RETRIES = Counter "stash_http_retries_total" Count ["op", "sink"]
+        "HTTP requests that were not the first try of their operation.";
+    HTTP_SENT = Counter "stash_http_sent_bytes_total" Bytes ["op", "sink"]
         "Bytes of the bodies of HTTP requests to the store.";
+    HTTP_RECEIVED = Counter "stash_http_received_bytes_total" Bytes ["op", "sink"]
+        "Bytes of the bodies of their answers.";
+    HTTP_DURATION = Histogram "stash_http_request_duration_seconds" Seconds ["op"]
+        "How long HTTP requests to the store took, until their answer was read to the end.";
 
     // Writing.
     SHARES = Counter "stash_shares_total" Count ["kind", "sink"]
