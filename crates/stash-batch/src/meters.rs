@@ -13,11 +13,14 @@ mod requests;
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use metrics::{Counter, Gauge, Histogram};
+use metrics::{Counter, Histogram};
 use stash_blob::BlobError;
 use stash_types::{BlobKey, BlobPrefix, ShardId};
 
@@ -29,9 +32,9 @@ use self::{
 };
 use list::{
     ACKNOWLEDGEMENTS, BLOB_BYTES, BLOB_DURATION, BLOB_REQUESTS, BLOB_RETRIES, DELETIONS, DELIVERIES,
-    DESCRIPTION_DURATION, DESCRIPTION_PARTS, DESCRIPTIONS_OPEN, EXPIRED_BATCHES, INCARNATIONS_ENDED,
-    INCARNATIONS_OPENED, LEASE_RENEWALS, OFFER_CONFLICTS, OFFERED_UPDATES, OFFERS, READ_UPDATES,
-    RELEASED_BATCHES, SHARE_BYTES, SHARES, SWEEPS, SWEPT_KEYS, SWEPT_UPLOADS,
+    DESCRIPTION_DURATION, DESCRIPTION_PARTS, EXPIRED_BATCHES, INCARNATIONS_ENDED, INCARNATIONS_OPENED,
+    LEASE_RENEWALS, OFFER_CONFLICTS, OFFERED_UPDATES, OFFERS, READ_UPDATES, RELEASED_BATCHES, SHARE_BYTES,
+    SHARES, SWEEPS, SWEPT_KEYS, SWEPT_UPLOADS,
 };
 
 /// The label of what belongs to the stash itself.
@@ -144,8 +147,8 @@ pub struct SinkMeters {
     pub description_parts: Histogram,
     /// From mint to outcome.
     pub description_duration: Histogram,
-    /// Minted without an outcome.
-    pub descriptions_open: Gauge,
+    /// Minted without an outcome; published with the other gauges, since a recorder may forget one that is not set.
+    descriptions_open: AtomicU64,
     /// Offers that were accepted whole.
     pub accepted: Counter,
     /// Offers that were cut.
@@ -215,7 +218,7 @@ impl SinkMeters {
             read_updates: READ_UPDATES.counter(&[name]),
             description_parts: DESCRIPTION_PARTS.histogram(&[name]),
             description_duration: DESCRIPTION_DURATION.histogram(&[name]),
-            descriptions_open: DESCRIPTIONS_OPEN.gauge(&[name]),
+            descriptions_open: AtomicU64::new(0),
             accepted: OFFERS.counter(&["accepted", name]),
             trimmed: OFFERS.counter(&["trimmed", name]),
             dropped: OFFERS.counter(&["dropped", name]),
@@ -254,6 +257,16 @@ impl SinkMeters {
     pub fn moved(&self, op: BlobOp, bytes: u64) {
         self.counts.add_bytes(op, bytes);
         self.bytes.with(op, |counter| counter.increment(bytes));
+    }
+
+    /// A description was minted.
+    pub fn description_opened(&self) {
+        self.descriptions_open.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A description has its outcome, or will have none.
+    pub fn description_ended(&self) {
+        self.descriptions_open.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn retried(&self, op: BlobOp) {
@@ -347,6 +360,17 @@ impl Meters {
             BlobPrefix::All => Arc::clone(&self.shared.several),
             BlobPrefix::Shard(shard) | BlobPrefix::Incarnation(shard, _) => self.of(shard),
         }
+    }
+
+    /// Descriptions that are minted and have no outcome, of the sinks that this process opened.
+    pub fn descriptions_open(&self) -> BTreeMap<String, u64> {
+        let by_shard = self.shared.by_shard.read().unwrap_or_else(PoisonError::into_inner);
+        let mut open: BTreeMap<String, u64> = BTreeMap::new();
+        for meters in by_shard.values() {
+            let sum = open.entry(meters.name.clone()).or_default();
+            *sum = sum.saturating_add(meters.descriptions_open.load(Ordering::Relaxed));
+        }
+        open
     }
 
     /// What was asked of the store so far, by sink; sinks of which nothing was asked are left out.

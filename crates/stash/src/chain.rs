@@ -427,20 +427,20 @@ struct OpenDescriptions {
 impl OpenDescriptions {
     fn minted(&mut self, description: Description) {
         self.minted.push_back((description, Instant::now()));
-        self.sink.meters().descriptions_open.increment(1);
+        self.sink.meters().description_opened();
     }
 
     fn resolved(&mut self, description: Description) {
         let Some(place) = self.minted.iter().position(|(of, _)| *of == description) else { return };
         if let Some((_, at)) = self.minted.remove(place) {
-            self.sink.meters().descriptions_open.decrement(1);
+            self.sink.meters().description_ended();
             self.sink.meters().description_duration.record(at.elapsed());
         }
     }
 
     fn clear(&mut self) {
         for _ in self.minted.drain(..) {
-            self.sink.meters().descriptions_open.decrement(1);
+            self.sink.meters().description_ended();
         }
     }
 }

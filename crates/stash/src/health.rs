@@ -2,7 +2,8 @@
 //!
 //! Looking costs a few small reads for each sink. [`Stash::health`] looks; [`Stash::publish`] looks and sets the gauges
 //! of [`crate::METRICS`]; whoever has a recorder calls it now and then. Ages are differences between the clock of this
-//! session and the catalog's, and never below zero.
+//! session and the catalog's, and never below zero. Every gauge is set by each look and by nothing else, so that a recorder
+//! may forget what is not set any more: a sink that was dropped, a consumer that was forgotten.
 //!
 //! - *Behind* is what was accepted and not acknowledged: in batches, in times, and as the age of the oldest such batch.
 //! - *Headroom* is what is left until something is taken that somebody has not read: a consumer's until the absent hold
@@ -13,8 +14,9 @@ use stash_batch::{
     Traffic,
     metric_list::{
         BUDGET_BYTES, BUDGET_LIMIT, BUDGET_PEAK, CHAIN_BATCHES, CHAIN_LAST_ACCEPT, CHAIN_STATUS, CHAIN_UPPER,
-        CONSUMER_BEHIND, CONSUMER_BEHIND_BATCHES, CONSUMER_BEHIND_TIMES, CONSUMER_HEADROOM, HEALTH_FAILURES,
-        INCARNATIONS_OPEN, LEDGER_KEYS, QUEUE_KEYS, QUEUE_OLDEST, RETENTION_HEADROOM,
+        CONSUMER_BEHIND, CONSUMER_BEHIND_BATCHES, CONSUMER_BEHIND_TIMES, CONSUMER_HEADROOM,
+        DESCRIPTIONS_OPEN, HEALTH_FAILURES, INCARNATIONS_OPEN, LEDGER_KEYS, QUEUE_KEYS, QUEUE_OLDEST,
+        RETENTION_HEADROOM,
     },
 };
 use stash_catalog::{BatchRow, ConsumerRow, HeadRow, HeadStatus, HistoryFilter, IncarnationState, SinkRow};
@@ -206,6 +208,9 @@ impl Stash {
         BUDGET_LIMIT.gauge(&[]).set(value(memory.total));
         BUDGET_PEAK.gauge(&[]).set(value(memory.peak));
         LEDGER_KEYS.gauge(&[]).set(value(self.counters().ledger_keys));
+        for (sink, open) in self.process().meters().descriptions_open() {
+            DESCRIPTIONS_OPEN.gauge(&[&sink]).set(value(open));
+        }
         let failures = HEALTH_FAILURES.counter(&[]);
         match self.health().await {
             Ok(health) => {
