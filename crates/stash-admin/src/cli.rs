@@ -13,7 +13,7 @@ use std::{
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use stash::{ConsumerName, ReplicaName, ShardId, SinkName, StartAt};
 
-use crate::{demo::DemoArgs, duration, failure::Refusal, formats::Format};
+use crate::{demo::DemoArgs, duration, failure::Refusal, formats::Format, metrics::MetricsArgs};
 
 /// The heading of options that every command has.
 const EVERYWHERE: &str = "Options of every command";
@@ -51,6 +51,8 @@ pub enum Command {
     Read(ReadArgs),
     /// List the sinks.
     Sinks(SinksArgs),
+    /// Show how far writers, readers and deletions are, and how long until something is taken that nobody read.
+    Health(HealthArgs),
     /// Show a sink's chain: its head, its incarnations, its batches.
     Chain(SinkArg),
     /// List the parts of a sink: one object in the store each.
@@ -133,6 +135,9 @@ pub struct LoadArgs {
     /// If the sink is declared by this: how long a consumer that is not heard holds batches. For ever if absent.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub absent_hold: Option<Duration>,
+    /// What is measured.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
 }
 
 /// Where `read` starts.
@@ -190,6 +195,9 @@ pub struct ReadArgs {
     /// Stop after N batches.
     #[arg(long, value_name = "N")]
     pub limit_batches: Option<NonZeroU64>,
+    /// What is measured.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
 }
 
 impl ReadArgs {
@@ -206,6 +214,13 @@ pub struct SinksArgs {
     /// Dropped ones too.
     #[arg(long)]
     pub dropped: bool,
+}
+
+/// Arguments of `health`.
+#[derive(Debug, Args)]
+pub struct HealthArgs {
+    /// Only this sink.
+    pub sink: Option<SinkName>,
 }
 
 /// A sink.

@@ -14,6 +14,7 @@ mod duration;
 mod failure;
 mod formats;
 mod interrupt;
+mod metrics;
 mod output;
 mod progress;
 mod session;
@@ -88,6 +89,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => demo::run(args, stash, json).await,
         Command::Load(args) => commands::load::run(&stash, args, out).await,
         Command::Read(args) => commands::read::run(&stash, args, out).await,
+        Command::Health(args) => commands::health::run(&stash, args, out).await,
         Command::Sinks(args) => commands::sinks::run(&stash, args, out).await,
         Command::Chain(args) => commands::chain::run(&stash, args, out).await,
         Command::Parts(args) => commands::parts::run(&stash, args, out).await,

@@ -33,7 +33,11 @@ impl MetricsArgs {
 
     /// Listens where that was asked for. To be called before the stash is opened, on a runtime.
     pub fn listen(&self) -> anyhow::Result<Endpoint> {
-        Endpoint::at(self.metrics_listen)
+        let endpoint = Endpoint::at(self.metrics_listen)?;
+        if let Some(address) = self.metrics_listen {
+            eprintln!("metrics: http://{address}/metrics");
+        }
+        Ok(endpoint)
     }
 }
 
@@ -70,7 +74,8 @@ mod prometheus {
 
     use anyhow::Context;
     use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-    use stash::{MetricKind, METRICS, describe_metrics};
+    use metrics_util::MetricKindMask;
+    use stash::{METRICS, MetricKind, describe_metrics};
     use tokio::task::JoinSet;
 
     use super::{SocketAddr, Stash, check_free, taken};
@@ -82,7 +87,8 @@ mod prometheus {
 
     /// Buckets of durations, in seconds: from a read of the embedded catalog to a PUT that is tried for a minute.
     const DURATIONS: [f64; 16] = [
-        0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
+        0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+        60.0,
     ];
     /// Buckets of counts.
     const COUNTS: [f64; 9] = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1024.0];
@@ -102,14 +108,12 @@ mod prometheus {
             check_free(address)?;
             let mut builder = PrometheusBuilder::new()
                 .with_http_listener(address)
-                .idle_timeout(metrics_util_mask(), Some(GAUGES_KEPT));
+                .idle_timeout(MetricKindMask::GAUGE, Some(GAUGES_KEPT));
             for metric in METRICS.iter().filter(|metric| metric.kind == MetricKind::Histogram) {
-                let buckets: &[f64] =
-                    if metric.name.ends_with("_seconds") { &DURATIONS } else { &COUNTS };
+                let buckets: &[f64] = if metric.name.ends_with("_seconds") { &DURATIONS } else { &COUNTS };
                 builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)?;
             }
-            let (recorder, exporter) =
-                builder.build().map_err(|error| taken(address, &error.to_string()))?;
+            let (recorder, exporter) = builder.build().map_err(|error| taken(address, &error.to_string()))?;
             metrics::set_global_recorder(recorder).ok().context("metrics are recorded already")?;
             describe_metrics();
             tasks.spawn(async move {
@@ -135,10 +139,6 @@ mod prometheus {
                 }
             });
         }
-    }
-
-    fn metrics_util_mask() -> metrics_exporter_prometheus::MetricKindMask {
-        metrics_exporter_prometheus::MetricKindMask::GAUGE
     }
 }
 

@@ -298,7 +298,7 @@ impl Chain {
         meters.offered_updates.increment(facts.update_count);
         meters.description_parts.record(u32::try_from(*parts).unwrap_or(u32::MAX));
         self.open.resolved(*description);
-        tracing::info!(
+        tracing::debug!(
             sink = %self.sink.name(),
             incarnation = %self.incarnation,
             %description,

@@ -15,15 +15,20 @@ use crate::{
 
 /// Runs the command.
 pub async fn run(url: &Option<String>, args: HealthArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let mut health =
-        with_stash(url, Missing::Refuse, async |stash| Ok(stash.health().await?)).await?;
+    let mut health = with_stash(url, Missing::Refuse, async |stash| Ok(stash.health().await?)).await?;
     if let Some(name) = &args.sink {
         health.sinks.retain(|sink| sink.sink == name.as_str());
         if health.sinks.is_empty() {
-            return Err(Refusal::absent(format!("there is no sink {name}; `stash-admin sinks` lists them")).into());
+            return Err(
+                Refusal::absent(format!("there is no sink {name}; `stash-admin sinks` lists them")).into()
+            );
         }
     }
-    if out.is_json() { documents(&health, out)? } else { tables(&health, out)? }
+    if out.is_json() {
+        documents(&health, out)?
+    } else {
+        tables(&health, out)?
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -84,7 +89,8 @@ fn tables(health: &Health, out: Output) -> anyhow::Result<()> {
 }
 
 fn chains(sinks: &[SinkHealth]) -> String {
-    let columns = ["sink", "status", "upper", "batches", "last accepted", "writers", "to delete", "retention in"];
+    let columns =
+        ["sink", "status", "upper", "batches", "last accepted", "writers", "to delete", "retention in"];
     let mut table = output::table(&columns, &["upper", "batches", "writers", "to delete"]);
     for sink in sinks {
         table.add_row([
@@ -102,7 +108,8 @@ fn chains(sinks: &[SinkHealth]) -> String {
 }
 
 fn consumers(readers: &[(&SinkHealth, &ConsumerHealth)]) -> String {
-    let columns = ["consumer", "sink", "acknowledged", "batches behind", "times behind", "oldest", "held for"];
+    let columns =
+        ["consumer", "sink", "acknowledged", "batches behind", "times behind", "oldest", "held for"];
     let mut table = output::table(&columns, &["acknowledged", "batches behind", "times behind"]);
     for (sink, of) in readers {
         table.add_row([

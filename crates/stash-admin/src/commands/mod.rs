@@ -7,6 +7,7 @@ pub mod consumers;
 pub mod drop;
 pub mod expire;
 pub mod explain;
+pub mod health;
 pub mod history;
 pub mod load;
 pub mod parts;

@@ -17,12 +17,15 @@ use super::{
     events::{ConsumerEvent, emit, emit_with, peak_rss},
     spec::{CONSUMER, ConsumerSpec},
 };
+use crate::metrics::Endpoint;
 
 /// Runs the consumer until every chain is complete.
 pub async fn run(spec: ConsumerSpec) -> anyhow::Result<()> {
     let batch = BatchConfig { memory_bytes: spec.memory_bytes, ..BatchConfig::default() };
+    let mut endpoint = Endpoint::at(spec.metrics)?;
     let config = StashConfig { batch, ..StashConfig::default() };
     let stash = OpenOptions::new(&spec.stash).create(false).config(config).open().await?;
+    endpoint.watch(&stash);
     let mut confirmations = Vec::new();
     let mut tables = JoinSet::new();
     for (table, name) in spec.sinks.iter().enumerate() {
@@ -42,7 +45,7 @@ pub async fn run(spec: ConsumerSpec) -> anyhow::Result<()> {
         }
     }
     stash.close().await?;
-    emit(&ConsumerEvent::Done { peak_rss: peak_rss(None) })
+    emit(&ConsumerEvent::Done { peak_rss: peak_rss(None), requests: stash.requests() })
 }
 
 /// Gives each confirmation, the table's number on a line, to the table's task.

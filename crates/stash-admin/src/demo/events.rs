@@ -1,8 +1,9 @@
 //! What the processes of a demo tell the one that started them: a line of JSON each.
 
-use std::io::Write;
+use std::{collections::BTreeMap, io::Write};
 
 use serde::{Deserialize, Serialize};
+use stash::Requests;
 
 /// Something a replica did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +72,8 @@ pub enum ReplicaEvent {
         peak_rss: u64,
         /// The most memory it had reserved for batches, in bytes.
         peak_budget: u64,
+        /// What it asked of the store, by sink.
+        requests: BTreeMap<String, Requests>,
     },
 }
 
@@ -105,6 +108,8 @@ pub enum ConsumerEvent {
     Done {
         /// Its peak resident memory, in bytes.
         peak_rss: u64,
+        /// What it asked of the store, by sink.
+        requests: BTreeMap<String, Requests>,
     },
 }
 

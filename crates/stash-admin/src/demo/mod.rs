@@ -18,6 +18,7 @@ pub mod tally;
 pub mod tpch;
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -37,6 +38,7 @@ use self::{
 use crate::{
     failure::{Interrupted, Refusal},
     formats::Format,
+    metrics::{MetricsArgs, check_free, port_above},
 };
 
 /// What to show.
@@ -75,6 +77,9 @@ pub struct DemoArgs {
     /// Keeps the stash, to look into its history afterwards; all batches are read and gone by then.
     #[arg(long)]
     keep: bool,
+    /// What is measured.
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Runs as a replica of a demo.
     #[arg(long, hide = true, value_name = "SPEC")]
     replica_process: Option<String>,
@@ -137,7 +142,7 @@ pub async fn run(args: DemoArgs, stash: Option<String>, json: bool) -> anyhow::R
         eprintln!("the stash was kept: --stash {}", url_of(&kept)?);
     }
     let summary = outcome?;
-    summary.print(json)?;
+    summary.print(json, &args.metrics.prices())?;
     Ok(if summary.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -155,7 +160,10 @@ async fn perform(
     json: bool,
 ) -> anyhow::Result<Summary> {
     let begun = Instant::now();
+    let mut endpoint = args.metrics.listen()?;
+    let metrics = args.metrics.metrics_listen.map(Ports::of).transpose()?;
     let stash = Stash::open(url).await?;
+    endpoint.watch(&stash);
     if !stash.sinks(true).await?.is_empty() {
         // At its end the demo lists the whole store and calls everything in it a leak.
         return Err(
@@ -168,6 +176,7 @@ async fn perform(
         feed: feed_spec.clone(),
         workers: args.workers,
         memory_bytes: args.memory_mib << 20,
+        metrics,
     };
     // The oracle sees the feed alone, never the stash.
     let oracle = tokio::task::spawn_blocking({
@@ -179,6 +188,26 @@ async fn perform(
     let summary = Summary::of(&stash, feed.as_ref(), expected, played, begun.elapsed()).await?;
     stash.close().await?;
     Ok(summary)
+}
+
+/// Where the processes of a demo tell their metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    /// Replica `a`.
+    pub a: SocketAddr,
+    /// Replica `b`.
+    pub b: SocketAddr,
+    /// The consumer.
+    pub consumer: SocketAddr,
+}
+
+impl Ports {
+    /// The ports above the demo's own; refused where one of them is taken, before anything begins.
+    fn of(own: SocketAddr) -> Result<Ports, Refusal> {
+        let ports = Ports { a: port_above(own, 1)?, b: port_above(own, 2)?, consumer: port_above(own, 3)? };
+        [ports.a, ports.b, ports.consumer].into_iter().try_for_each(check_free)?;
+        Ok(ports)
+    }
 }
 
 async fn declare(stash: &Stash, feed: &dyn Feed) -> anyhow::Result<()> {

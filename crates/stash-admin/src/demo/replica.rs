@@ -33,6 +33,7 @@ use super::{
     feed::Feed,
     spec::ReplicaSpec,
 };
+use crate::metrics::Endpoint;
 
 /// Renderings in a row that end before a replica gives up.
 const REOPENS_MAX: u32 = 20;
@@ -40,7 +41,9 @@ const REOPENS_MAX: u32 = 20;
 /// Runs a replica to the end of its feed.
 pub async fn run(spec: ReplicaSpec) -> anyhow::Result<()> {
     let feed: Arc<dyn Feed> = Arc::from(spec.feed.open()?);
+    let mut endpoint = Endpoint::at(spec.metrics)?;
     let stash = open(&spec).await?;
+    endpoint.watch(&stash);
     let pauses = Arc::new(AtomicBool::new(spec.pause));
     let mut tables = JoinSet::new();
     for (table, name) in feed.tables().into_iter().enumerate() {
@@ -62,11 +65,13 @@ pub async fn run(spec: ReplicaSpec) -> anyhow::Result<()> {
     let counters = stash.counters();
     let peak_budget = stash.budget().peak;
     stash.close().await?;
+    let requests = stash.requests();
     emit(&ReplicaEvent::Done {
         puts: counters.puts,
         put_bytes: counters.put_bytes,
         peak_rss: peak_rss(None),
         peak_budget,
+        requests,
     })
 }
 

@@ -1,6 +1,6 @@
 //! What a demo run is about, in the form in which its processes are told.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -94,6 +94,9 @@ pub struct ReplicaSpec {
     pub stall: bool,
     /// Whether to stand still a quarter into the first table, to be stopped there, until told to go on.
     pub pause: bool,
+    /// Where it tells its metrics.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// The consumer process of the demo.
@@ -106,6 +109,9 @@ pub struct ConsumerSpec {
     pub sinks: Vec<String>,
     /// Memory for batches.
     pub memory_bytes: u64,
+    /// Where it tells its metrics.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// The name of the demo's consumer.

@@ -20,6 +20,7 @@ use tokio::{
 };
 
 use super::{
+    Ports,
     delivered::Delivered,
     events::{ConsumerEvent, ReplicaEvent, peak_rss},
     feed::{Feed, Table},
@@ -43,6 +44,8 @@ pub struct Cast {
     pub workers: u32,
     /// Memory for batches in each process.
     pub memory_bytes: u64,
+    /// Where the processes tell their metrics.
+    pub metrics: Option<Ports>,
 }
 
 /// What a run came to.
@@ -191,6 +194,7 @@ impl Stage {
             memory_bytes: self.cast.memory_bytes,
             stall: who == Who::A && first,
             pause: who == Who::B && first,
+            metrics: self.cast.metrics.map(|ports| if who == Who::A { ports.a } else { ports.b }),
         };
         let (child, stdin, stdout) = start("--replica-process", &spec)?;
         let told = self.told.0.clone();
@@ -211,6 +215,7 @@ impl Stage {
             stash: self.cast.url.clone(),
             sinks: self.tables.iter().map(|table| table.name.clone()).collect(),
             memory_bytes: self.cast.memory_bytes,
+            metrics: self.cast.metrics.map(|ports| ports.consumer),
         };
         let (child, stdin, stdout) = start("--consumer-process", &spec)?;
         let told = self.told.0.clone();
@@ -249,7 +254,8 @@ impl Stage {
             ReplicaEvent::Reopening { table, reason } => self.screen.reopening(who.name(), table, &reason),
             ReplicaEvent::Stalled { at, puts } => self.kill_replica(who, &at, puts).await?,
             ReplicaEvent::Resolved { .. } => self.resolved(who, &event)?,
-            ReplicaEvent::Done { puts, put_bytes, peak_rss, peak_budget } => {
+            ReplicaEvent::Done { puts, put_bytes, peak_rss, peak_budget, requests } => {
+                self.played.outcomes.asked(requests);
                 self.replica(who).done = true;
                 self.played.outcomes.puts += puts;
                 self.played.outcomes.put_bytes += put_bytes;
@@ -358,7 +364,8 @@ impl Stage {
                 let positions = (0..self.tables.len()).map(|table| self.played.delivered.position(table));
                 self.screen.at("reader", positions.map(|position| position.min(self.end) - self.as_of).sum());
             }
-            ConsumerEvent::Done { peak_rss } => {
+            ConsumerEvent::Done { peak_rss, requests } => {
+                self.played.outcomes.asked(requests);
                 self.consumer_done = true;
                 self.played.peaks.push(Peak { process: "consumer".to_owned(), peak_rss, peak_budget: None });
                 self.screen.done("reader");

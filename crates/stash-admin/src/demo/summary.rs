@@ -9,7 +9,7 @@ use anyhow::Context;
 use futures::StreamExt;
 use serde::Serialize;
 use stash::{
-    BlobEntryKind, BlobPrefix, Stash,
+    Bill, BlobEntryKind, BlobPrefix, Prices, Requests, Stash,
     invariants::{Invariant, ensure, i17_no_leak},
 };
 
@@ -40,9 +40,19 @@ pub struct Outcomes {
     pub puts_of_the_killed: u64,
     /// Of the batches taken: how many came in how many parts.
     pub by_parts: BTreeMap<usize, u64>,
+    /// What the processes that ended by themselves asked of the store, by sink.
+    pub requests: BTreeMap<String, Requests>,
 }
 
 impl Outcomes {
+    /// Adds what a process asked of the store.
+    pub fn asked(&mut self, requests: BTreeMap<String, Requests>) {
+        for (sink, requests) in requests {
+            let sum = self.requests.entry(sink).or_default();
+            *sum = sum.and(requests);
+        }
+    }
+
     /// Counts an offer.
     pub fn count(&mut self, event: &ReplicaEvent) {
         let ReplicaEvent::Resolved { outcome, parts, .. } = event else { return };
@@ -83,6 +93,7 @@ pub struct Summary {
     put_bytes: u64,
     puts_of_the_killed: u64,
     parts_per_description: BTreeMap<usize, u64>,
+    requests: BTreeMap<String, Requests>,
     processes: Vec<Peak>,
     times_compared: usize,
     updates_in_the_feed: u64,
@@ -137,6 +148,7 @@ impl Summary {
             put_bytes: outcomes.put_bytes,
             puts_of_the_killed: outcomes.puts_of_the_killed,
             parts_per_description: outcomes.by_parts,
+            requests: outcomes.requests,
             processes: peaks,
             times_compared: expected.times().len(),
             updates_in_the_feed: expected.update_count(),
@@ -158,7 +170,7 @@ impl Summary {
     }
 
     /// Prints it.
-    pub fn print(&self, json: bool) -> anyhow::Result<()> {
+    pub fn print(&self, json: bool, prices: &Prices) -> anyhow::Result<()> {
         if json {
             println!("{}", serde_json::to_string_pretty(self).context("the summary as JSON")?);
             return Ok(());
@@ -204,6 +216,11 @@ impl Summary {
             parts => format!("{batches} with {parts} parts"),
         });
         line("parts per description", parts.collect::<Vec<_>>().join(", "));
+        for (place, (sink, requests)) in self.requests.iter().enumerate() {
+            let name = if place == 0 { "requests" } else { "" };
+            let mark = if place == 0 { ":" } else { " " };
+            println!("{name:>24}{mark} {sink:<26} {}", Bill { requests, prices });
+        }
         for (place, peak) in self.processes.iter().enumerate() {
             let budget = peak.peak_budget.map(|bytes| format!(", {} of it for batches", mib(bytes)));
             let name = if place == 0 { "peak RSS" } else { "" };

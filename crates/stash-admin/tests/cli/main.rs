@@ -9,6 +9,7 @@ mod interruptions;
 mod keeping;
 mod loading;
 mod looking;
+mod measuring;
 mod reading;
 mod simulating;
 mod world;

@@ -24,7 +24,7 @@ mod write;
 
 use std::{process::ExitCode, time::Instant};
 
-use stash::{Launch, Opened, Sink};
+use stash::{Launch, Opened, Requests, Sink, Stash};
 
 use self::{plan::Plan, summary::Summary};
 use crate::{
@@ -102,17 +102,25 @@ pub async fn run(url: &Option<String>, args: LoadArgs, out: Output) -> anyhow::R
     if source.schema.is_none() && source.format != Format::Parquet && !out.is_json() {
         SchemaSpec::of(&plan.schema).iter().for_each(|spec| eprintln!("columns inferred: {spec}"));
     }
+    let mut endpoint = args.metrics.listen()?;
     let summary = with_stash(url, Missing::Create, async |stash| {
+        endpoint.watch(stash);
         let sink = target::sink(stash, &args, &source, &plan).await?;
         let loaded = load(&sink, &args, source, plan, &interrupt, out).await;
         let mut summary = loaded.map_err(|error| failure::named(error, &sink))?;
         let counters = stash.counters();
         (summary.puts, summary.put_bytes) = (counters.puts, counters.put_bytes);
+        summary.requests = sum(stash);
         Ok(summary)
     })
     .await?;
-    summary.print(out, began.elapsed())?;
+    summary.print(out, &args.metrics.prices(), began.elapsed())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// All that was asked of the store.
+fn sum(stash: &Stash) -> Requests {
+    stash.requests().into_values().fold(Requests::default(), Requests::and)
 }
 
 async fn load(

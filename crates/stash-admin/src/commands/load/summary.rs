@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use serde_json::{Value, json};
-use stash::{Frontier, Outcome, Resolved, SinkName};
+use stash::{Bill, Frontier, Outcome, Prices, Requests, Resolved, SinkName};
 
 use super::plan::Plan;
 use crate::output::{self, Output};
@@ -26,6 +26,8 @@ pub(super) struct Summary {
     pub(super) puts: u64,
     /// Bytes of them.
     pub(super) put_bytes: u64,
+    /// All that was asked of the store.
+    pub(super) requests: Requests,
     /// The chain's upper.
     pub(super) upper: Frontier,
 }
@@ -45,6 +47,7 @@ impl Summary {
             inline: 0,
             puts: 0,
             put_bytes: 0,
+            requests: Requests::default(),
             upper: Frontier::MIN,
         }
     }
@@ -86,11 +89,11 @@ impl Summary {
     }
 
     /// Prints it.
-    pub(super) fn print(&self, out: Output, took: Duration) -> io::Result<()> {
-        if out.is_json() { out.document(&self.json(took)) } else { out.line(self.text(took)) }
+    pub(super) fn print(&self, out: Output, prices: &Prices, took: Duration) -> io::Result<()> {
+        if out.is_json() { out.document(&self.json(prices, took)) } else { out.line(self.text(prices, took)) }
     }
 
-    fn json(&self, took: Duration) -> Value {
+    fn json(&self, prices: &Prices, took: Duration) -> Value {
         json!({
             "sink": self.sink.as_str(),
             "rows_read": self.rows,
@@ -104,13 +107,15 @@ impl Summary {
             "inline_runs": self.inline,
             "puts": self.puts,
             "put_bytes": self.put_bytes,
+            "requests": self.requests,
+            "cost": prices.of(&self.requests).total(),
             "upper": output::frontier(self.upper),
             "complete": self.upper.is_empty(),
             "secs": took.as_secs_f64(),
         })
     }
 
-    fn text(&self, took: Duration) -> String {
+    fn text(&self, prices: &Prices, took: Duration) -> String {
         let mut lines = vec![("read", output::counted(self.rows, "row", "rows"))];
         if self.zero_diffs > 0 {
             lines.push(("left out", format!("{} with diff 0", output::count(self.zero_diffs))));
@@ -123,6 +128,7 @@ impl Summary {
         lines.push(("accepted", format!("{updates} after consolidation")));
         lines.push(("batches", self.batches_text()));
         lines.push(("written", self.written_text()));
+        lines.push(("requests", Bill { requests: &self.requests, prices }.to_string()));
         lines.push((
             "upper",
             match self.upper.time() {

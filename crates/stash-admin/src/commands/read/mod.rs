@@ -22,7 +22,7 @@ use std::{
 
 use arrow::datatypes::{Schema, SchemaRef};
 use serde_json::json;
-use stash::{Absence, CatalogError, Delivery, Frontier, Misuse, Sink, Subscription, TryNext};
+use stash::{Absence, Bill, CatalogError, Delivery, Frontier, Misuse, Requests, Sink, Subscription, TryNext};
 
 use self::target::Target;
 use crate::{
@@ -42,7 +42,9 @@ pub async fn run(url: &Option<String>, args: ReadArgs, out: Output) -> anyhow::R
     if format == Format::Parquet && args.output.is_none() && io::stdout().is_terminal() {
         return Err(Refusal::usage("Parquet is no text for a terminal: pass --output FILE").into());
     }
+    let mut endpoint = args.metrics.listen()?;
     with_sink(url, name, async |sink| {
+        endpoint.watch(sink.stash());
         let subscription = subscribe(sink, &args).await.map_err(|error| with_advice(error, sink, &args))?;
         let target = Target::open(args.output.clone(), format)?;
         Reading::new(sink, subscription, target, &args).run(&interrupt, out).await
@@ -229,6 +231,8 @@ impl<'a> Reading<'a> {
                 "updates": updates,
                 "upper": output::frontier(upper),
                 "acknowledged": acknowledged,
+                "requests": self.requests(),
+                "cost": self.args.metrics.prices().of(&self.requests()).total(),
             }))?,
             Some(_) => out.line(self.sentence(upper, acknowledged))?,
             None if !out.is_json() && io::stderr().is_terminal() => {
@@ -239,12 +243,19 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
+    /// All that was asked of the store.
+    fn requests(&self) -> Requests {
+        self.sink.stash().requests().into_values().fold(Requests::default(), Requests::and)
+    }
+
     fn sentence(&self, upper: Frontier, acknowledged: bool) -> String {
+        let requests = self.requests();
+        let bill = Bill { requests: &requests, prices: &self.args.metrics.prices() }.to_string();
         let updates = output::counted(self.updates, "update", "updates");
         let batches = output::counted(self.batches, "batch", "batches");
         let acknowledged = if acknowledged { ", acknowledged" } else { "" };
         let upper = if upper.is_empty() { "the end".to_owned() } else { upper.to_string() };
-        format!("{updates} in {batches}, up to {upper}{acknowledged}")
+        format!("{updates} in {batches}, up to {upper}{acknowledged}; {bill}")
     }
 }
 
