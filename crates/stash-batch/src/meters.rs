@@ -53,6 +53,8 @@ pub enum BlobOutcome {
     Exists,
     /// There was no such object.
     NotFound,
+    /// The store refused it: its permissions say no.
+    Denied,
     /// It surely had no effect.
     Failed,
     /// It may have had its effect.
@@ -60,10 +62,11 @@ pub enum BlobOutcome {
 }
 
 impl BlobOutcome {
-    const ALL: [BlobOutcome; 5] = [
+    const ALL: [BlobOutcome; 6] = [
         BlobOutcome::Ok,
         BlobOutcome::Exists,
         BlobOutcome::NotFound,
+        BlobOutcome::Denied,
         BlobOutcome::Failed,
         BlobOutcome::Unknown,
     ];
@@ -73,6 +76,7 @@ impl BlobOutcome {
             BlobOutcome::Ok => "ok",
             BlobOutcome::Exists => "exists",
             BlobOutcome::NotFound => "not_found",
+            BlobOutcome::Denied => "denied",
             BlobOutcome::Failed => "failed",
             BlobOutcome::Unknown => "unknown",
         }
@@ -82,6 +86,7 @@ impl BlobOutcome {
     pub fn of(error: &BlobError) -> BlobOutcome {
         match error {
             BlobError::NotFound { .. } => BlobOutcome::NotFound,
+            BlobError::Denied { .. } => BlobOutcome::Denied,
             BlobError::Determinate { .. } => BlobOutcome::Failed,
             BlobError::Indeterminate { .. } => BlobOutcome::Unknown,
         }
@@ -196,7 +201,7 @@ impl SinkMeters {
         let possible = |(op, outcome): &(BlobOp, BlobOutcome)| match outcome {
             BlobOutcome::Exists => *op == BlobOp::Put,
             BlobOutcome::NotFound => matches!(op, BlobOp::Get | BlobOp::Head | BlobOp::Abort),
-            BlobOutcome::Ok | BlobOutcome::Failed | BlobOutcome::Unknown => true,
+            BlobOutcome::Ok | BlobOutcome::Denied | BlobOutcome::Failed | BlobOutcome::Unknown => true,
         };
         let moves = [BlobOp::Put, BlobOp::Get];
         SinkMeters {

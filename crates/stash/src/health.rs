@@ -74,7 +74,7 @@ pub struct ConsumerHealth {
     pub expired: bool,
     /// Batches it has not acknowledged.
     pub behind_batches: u64,
-    /// Times it has not acknowledged; of a chain that is complete, up to the end of its last batch.
+    /// Times it has not acknowledged; of a chain that is complete, up to its last update.
     pub behind_times: u64,
     /// How long ago the oldest of those batches was accepted, in milliseconds; 0 when there is none.
     pub behind_ms: u64,
@@ -111,9 +111,11 @@ fn consumer(
     absent_hold_ms: Option<u64>,
     now: Timestamp,
 ) -> ConsumerHealth {
-    let end = match head.upper.time() {
-        Some(upper) => upper,
-        None => last.map_or(row.acked.as_u64(), |last| last.upper.as_u64()),
+    // A chain that is complete has no upper; its last update was the last of its times.
+    let end = match (head.upper.time(), last) {
+        (Some(upper), _) => upper,
+        (None, Some(last)) => last.upper.time().unwrap_or(last.facts.max_time.saturating_add(1)),
+        (None, None) => row.acked.as_u64(),
     };
     let behind = row.acked < head.upper && first.is_some();
     ConsumerHealth {

@@ -204,7 +204,7 @@ list! {
     CONSUMER_BEHIND_BATCHES = Gauge "stash_consumer_behind_batches" Count ["consumer", "sink"]
         "Batches that were accepted and the consumer has not acknowledged.";
     CONSUMER_BEHIND_TIMES = Gauge "stash_consumer_behind_times" Count ["consumer", "sink"]
-        "Times between what the consumer acknowledged and the chain's upper; where that is complete, its last batch's.";
+        "Times between what the consumer acknowledged and the chain's upper; where that is complete, its last update.";
     CONSUMER_BEHIND = Gauge "stash_consumer_behind_seconds" Seconds ["consumer", "sink"]
         "How long ago the oldest batch was accepted that the consumer has not acknowledged.";
     CONSUMER_HEADROOM = Gauge "stash_consumer_headroom_seconds" Seconds ["consumer", "sink"]

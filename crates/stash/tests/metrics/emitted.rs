@@ -6,14 +6,14 @@ use metrics_util::MetricKind as Kind;
 use stash::{
     BlobKey, Frontier, METRICS, Meters, MetricKind, Mint, PartKey, Requests, StartAt, describe_metrics,
 };
+use stash_batch::{Budget, Traffic};
 use stash_blob::{Request, RequestEnd, RequestObserver, RequestOp};
 use stash_testkit::{Fault, FaultPlan, Op};
 
 use crate::scene::{Measured, Scene, measured, offer, render, share, spec, updates};
 
-/// Enough rows for a part of its own, and enough to have to wait for memory.
+/// Enough rows for a part of its own.
 const STASHED: u32 = 1_000;
-const LARGE: u32 = 400_000;
 
 /// Lets everything happen that is measured.
 async fn everything() {
@@ -22,7 +22,7 @@ async fn everything() {
     let stash = scene.open().await;
     let words = stash.declare_sink(spec("words")).await.expect("it is declared");
 
-    // Inline, stashed after a retry, and more than the memory holds.
+    // Inline, and stashed after a retry.
     let incarnation = render(&words, "a").await;
     offer(&incarnation, &[1, 2], 1).await;
     drop(incarnation);
@@ -31,7 +31,7 @@ async fn everything() {
     offer(&incarnation, &[2, 3], STASHED).await;
     scene.store.heal();
     let incarnation = render(&words, "a").await;
-    offer(&incarnation, &[3, 4], LARGE).await;
+    offer(&incarnation, &[3, 4], STASHED).await;
 
     // A lease that is renewed while somebody watches.
     let leased = words.incarnations().await.expect("they are listed").last().expect("one").lease_until;
@@ -64,6 +64,7 @@ async fn everything() {
     race(&scene).await;
     left_behind(&scene).await;
     expiry(&scene).await;
+    waits().await;
     requests();
 
     // A worker that fails ends its incarnation.
@@ -139,6 +140,16 @@ async fn expiry(scene: &Scene) {
     assert_eq!(kept.expire(true).await.expect("it expires").batches, 1);
 }
 
+/// Memory that is free only once somebody else gives it back.
+async fn waits() {
+    for traffic in [Traffic::Write, Traffic::Read] {
+        let budget = Budget::new(80);
+        let held = budget.try_reserve(traffic, 40).expect("it is free");
+        let (granted, ()) = tokio::join!(budget.reserve(traffic, 45), async { drop(held) });
+        assert_eq!(granted.expect("it is granted").bytes(), 45);
+    }
+}
+
 /// What a store that speaks HTTP tells.
 fn requests() {
     let request = Request {
@@ -196,15 +207,12 @@ fn labels_are_names_that_people_chose_and_words_of_the_code() {
         "(none)",
         "(several)",
         "(unknown)",
-        "complete",
         "dropped",
         "empty",
         "failed",
         "held",
         "inline",
         "kept",
-        "open",
-        "poisoned",
         "raced",
         "read",
         "reader",
