@@ -1,6 +1,9 @@
 //! A server that speaks S3.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use aws_credential_types::Credentials;
 use aws_sdk_s3::{
@@ -18,8 +21,8 @@ use super::{Supervised, program, skipped, start};
 #[derive(Debug)]
 pub struct S3Server {
     name: &'static str,
-    access_key: &'static str,
-    secret_key: &'static str,
+    access_key: String,
+    secret_key: String,
     buckets: AtomicU64,
     supervised: Supervised,
 }
@@ -29,14 +32,19 @@ const SECRET_KEY: &str = "testsk-of-a-server-for-tests";
 
 impl S3Server {
     pub(super) async fn start_radosgw() -> Option<S3Server> {
+        S3Server::start_radosgw_with(ACCESS_KEY, SECRET_KEY).await
+    }
+
+    /// Starts a radosgw for one test, whose one user has these keys. It ends with this.
+    pub async fn start_radosgw_with(access_key: &str, secret_key: &str) -> Option<S3Server> {
         let programs =
             ["radosgw", "radosgw-admin", "ceph", "ceph-mon", "ceph-osd", "ceph-authtool", "monmaptool"];
         if programs.iter().any(|name| program(name).is_none()) {
             skipped("radosgw", "not installed (apt-get install radosgw ceph-mon ceph-osd ceph-mgr)");
             return None;
         }
-        let keys = vec![("ACCESS_KEY", ACCESS_KEY.to_owned()), ("SECRET_KEY", SECRET_KEY.to_owned())];
-        Some(S3Server::start("radosgw", include_str!("radosgw.sh"), 2, keys).await)
+        let keys = (access_key, secret_key);
+        Some(S3Server::start("radosgw", include_str!("radosgw.sh"), 2, keys, None).await)
     }
 
     pub(super) async fn start_ministack() -> Option<S3Server> {
@@ -44,18 +52,22 @@ impl S3Server {
             skipped("ministack", "not installed (pip install ministack)");
             return None;
         };
-        let program = vec![("PROGRAM", program.display().to_string())];
-        Some(S3Server::start("ministack", include_str!("ministack.sh"), 1, program).await)
+        let keys = (ACCESS_KEY, SECRET_KEY);
+        Some(S3Server::start("ministack", include_str!("ministack.sh"), 1, keys, Some(program)).await)
     }
 
     async fn start(
         name: &'static str,
         script: &'static str,
         ports: usize,
-        variables: Vec<(&'static str, String)>,
+        (access_key, secret_key): (&str, &str),
+        program: Option<PathBuf>,
     ) -> S3Server {
+        let (access_key, secret_key) = (access_key.to_owned(), secret_key.to_owned());
+        let mut variables = vec![("ACCESS_KEY", access_key.clone()), ("SECRET_KEY", secret_key.clone())];
+        variables.extend(program.map(|program| ("PROGRAM", program.display().to_string())));
         let supervised = start(name, script, ports, variables).await;
-        let (access_key, secret_key, buckets) = (ACCESS_KEY, SECRET_KEY, AtomicU64::new(0));
+        let buckets = AtomicU64::new(0);
         let server = S3Server { name, access_key, secret_key, buckets, supervised };
         let port = server.port();
         if let Err(why) = server.supervised.until(|| answers(port)).await {
@@ -80,13 +92,13 @@ impl S3Server {
     }
 
     /// The access key of its one user.
-    pub fn access_key(&self) -> &'static str {
-        self.access_key
+    pub fn access_key(&self) -> &str {
+        &self.access_key
     }
 
     /// The secret key of its one user. ministack takes any.
-    pub fn secret_key(&self) -> &'static str {
-        self.secret_key
+    pub fn secret_key(&self) -> &str {
+        &self.secret_key
     }
 
     /// The region to sign for.
@@ -101,7 +113,7 @@ impl S3Server {
 
     /// The same through another endpoint, as a proxy's.
     pub fn client_at(&self, endpoint: &str) -> Client {
-        let credentials = Credentials::new(self.access_key, self.secret_key, None, None, "stash-testkit");
+        let credentials = Credentials::new(&self.access_key, &self.secret_key, None, None, "stash-testkit");
         let config = aws_sdk_s3::Config::builder()
             .behavior_version(BehaviorVersion::latest())
             .region(Region::new(self.region()))
