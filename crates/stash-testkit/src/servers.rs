@@ -25,7 +25,7 @@ use std::{
 };
 
 pub use postgres::{PostgresOptions, PostgresServer};
-pub use s3::S3Server;
+pub use s3::{S3Server, S3User};
 use supervised::Supervised;
 use tokio::sync::OnceCell;
 

@@ -81,4 +81,9 @@ radosgw -n client.rgw.a -f >> "$DIR/log/sh" 2>&1 &
 daemons="$daemons $!"
 echo ready
 # Until the test process is gone.
-cat > /dev/null
+while read -r command name access secret; do
+    case $command in
+        user) radosgw-admin -n client.rgw.a user create --uid="$name" --display-name="$name" --access-key="$access" --secret-key="$secret" >> "$DIR/log/sh" 2>&1 ;;
+    esac
+    echo done
+done

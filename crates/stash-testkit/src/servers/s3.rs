@@ -27,6 +27,17 @@ pub struct S3Server {
     supervised: Supervised,
 }
 
+/// A user of a server who owns nothing: what it may do, a bucket's policy says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct S3User {
+    /// Its name, in policies `arn:aws:iam:::user/NAME`.
+    pub name: String,
+    /// Its access key.
+    pub access_key: String,
+    /// Its secret key.
+    pub secret_key: String,
+}
+
 const ACCESS_KEY: &str = "testak";
 const SECRET_KEY: &str = "testsk-of-a-server-for-tests";
 
@@ -125,6 +136,25 @@ impl S3Server {
         Client::from_conf(config)
     }
 
+    /// Makes another user. Only radosgw has any; ministack lets everybody do everything.
+    ///
+    /// # Panics
+    /// If the server refuses, as it does where the name is taken.
+    pub async fn new_user(&'static self, label: &str) -> S3User {
+        let name = format!("{label}-{}", self.buckets.fetch_add(1, Ordering::Relaxed));
+        let user = S3User {
+            access_key: format!("ak-{name}"),
+            secret_key: format!("secret-key-of-{name}-for-tests"),
+            name,
+        };
+        let command = format!("user {} {} {}", user.name, user.access_key, user.secret_key);
+        match tokio::task::spawn_blocking(move || self.supervised.ask(&command)).await {
+            Ok(Ok(())) => user,
+            Ok(Err(why)) => panic!("user {} on {}: {why}", user.name, self.name),
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
+    }
+
     /// Makes a bucket.
     ///
     /// # Panics
@@ -206,6 +236,27 @@ mod tests {
         let config = server.client().config().to_builder().credentials_provider(forged).build();
         let refused =
             aws_sdk_s3::Client::from_conf(config).list_buckets().send().await.expect_err("a wrong secret");
+        assert_eq!(refused.raw_response().map(|response| response.status().as_u16()), Some(403));
+    }
+
+    #[tokio::test]
+    async fn a_user_of_radosgw_may_do_what_a_policy_says_and_nothing_else() {
+        let Some(server) = radosgw().await else { return };
+        let (user, bucket) = (server.new_user("guest").await, server.new_bucket("guests").await);
+        let policy = format!(
+            r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Principal":{{"AWS":["arn:aws:iam:::user/{}"]}},
+            "Action":"s3:PutObject","Resource":"arn:aws:s3:::{bucket}/*"}}]}}"#,
+            user.name
+        );
+        server.client().put_bucket_policy().bucket(&bucket).policy(policy).send().await.expect("a policy");
+        let keys =
+            aws_credential_types::Credentials::new(user.access_key, user.secret_key, None, None, "test");
+        let config = server.client().config().to_builder().credentials_provider(keys).build();
+        let client = aws_sdk_s3::Client::from_conf(config);
+        client.put_object().bucket(&bucket).key("b").body(vec![1].into()).send().await.expect("it may");
+        // What a user puts is its own, whatever the policy says; so this is another's.
+        server.client().put_object().bucket(&bucket).key("a").body(vec![1].into()).send().await.expect("its own");
+        let refused = client.get_object().bucket(&bucket).key("a").send().await.expect_err("it may not");
         assert_eq!(refused.raw_response().map(|response| response.status().as_u16()), Some(403));
     }
 
