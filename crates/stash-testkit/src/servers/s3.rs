@@ -255,7 +255,15 @@ mod tests {
         let client = aws_sdk_s3::Client::from_conf(config);
         client.put_object().bucket(&bucket).key("b").body(vec![1].into()).send().await.expect("it may");
         // What a user puts is its own, whatever the policy says; so this is another's.
-        server.client().put_object().bucket(&bucket).key("a").body(vec![1].into()).send().await.expect("its own");
+        server
+            .client()
+            .put_object()
+            .bucket(&bucket)
+            .key("a")
+            .body(vec![1].into())
+            .send()
+            .await
+            .expect("its own");
         let refused = client.get_object().bucket(&bucket).key("a").send().await.expect_err("it may not");
         assert_eq!(refused.raw_response().map(|response| response.status().as_u16()), Some(403));
     }
