@@ -4,7 +4,7 @@
 //!
 //! - a path that begins with a folder of the root, or a file name that ends in `.rs` or `.md`, must exist;
 //! - `Type::method` and `crate::item`: one source file must hold both words; a crate's item must be in the crate;
-//! - `CamelCase`, `snake_case` and `call()`: some source or manifest must hold the word.
+//! - `CamelCase`, `snake_case` and `call()`: some source, manifest or file of `deploy/` must hold the word.
 //!
 //! The README's Rust must stand, line by line, in the example of `stash` that runs as a test.
 //!
@@ -133,7 +133,7 @@ fn slug(line: &str) -> Option<String> {
     Some(kept.collect::<String>().to_lowercase().replace(' ', "-"))
 }
 
-/// The words of sources and manifests.
+/// The words of sources, manifests and what is deployed.
 struct Words<'a> {
     by_file: BTreeMap<&'a str, BTreeSet<&'a str>>,
 }
@@ -141,6 +141,8 @@ struct Words<'a> {
 impl<'a> Words<'a> {
     fn of(repo: &'a Repo) -> Words<'a> {
         let files = ["rs", "toml", "sql"].iter().flat_map(|extension| repo.with_extension(extension));
+        let deployed = ["json", "yaml", "yml"].iter().flat_map(|extension| repo.with_extension(extension));
+        let files = files.chain(deployed.filter(|(path, _)| path.starts_with("deploy/")));
         let by_file = files.map(|(path, text)| (path, words(text).collect())).collect();
         Words { by_file }
     }
@@ -201,6 +203,8 @@ mod tests {
             ("docs/b.md", "# Two Words, here\n"),
             ("crates/stash-part/src/merge.rs", source),
             ("crates/stash-types/src/lib.rs", "//! B.\npub fn other_thing() {}\n"),
+            ("deploy/alerts.yml", "- alert: ItIsLate\n"),
+            ("docs/alerts.yml", "- alert: ItIsEarly\n"),
         ];
         check(&Repo::of(&files)).join("\n")
     }
@@ -225,6 +229,8 @@ mod tests {
         {
             assert!(found(gone).contains("does not exist"), "{gone}");
         }
+        assert_eq!(found("`ItIsLate`"), "", "what is deployed has names, too");
+        assert!(found("`ItIsEarly`").contains("does not exist"));
         assert!(found("`RunMerge::other_thing`").contains("does not exist"), "not in one file");
     }
 
