@@ -89,8 +89,16 @@ impl Failed {
         }
     }
 
+    fn denied(self, op: &'static str, key: String) -> BlobError {
+        let what = self.advice().unwrap_or_default();
+        BlobError::Denied { op, key, what, source: Some(Arc::new(self)) }
+    }
+
     /// As the error of an operation that changes nothing.
     pub(crate) fn reading(self, op: &'static str, key: impl Into<String>) -> BlobError {
+        if self.is_denied() {
+            return self.denied(op, key.into());
+        }
         let advice = self.advice();
         let (what, retry) = (advice.clone(), advice.is_none());
         let what = what.unwrap_or_else(|| "the store failed: try again".to_owned());
@@ -100,6 +108,9 @@ impl Failed {
     /// As the error of an operation that may have had its effect.
     pub(crate) fn writing(self, op: &'static str, key: impl Into<String>) -> BlobError {
         let key = key.into();
+        if self.is_denied() {
+            return self.denied(op, key);
+        }
         match self.advice() {
             Some(what) => {
                 BlobError::Determinate { op, key, what, retry: false, source: Some(Arc::new(self)) }
@@ -161,7 +172,6 @@ mod tests {
     #[test]
     fn what_will_not_pass_by_itself_is_no_reason_to_try_again() {
         for (failed, wanted) in [
-            (refused(403, "AccessDenied"), "permission denied"),
             (refused(404, "NoSuchBucket"), "no such bucket"),
             (refused(501, "NotImplemented"), "cannot do this"),
             (refused(400, "InvalidRequest"), "refuses this"),
@@ -170,6 +180,16 @@ mod tests {
             for error in [failed.clone().reading("list", "k"), failed.writing("abort", "k")] {
                 let BlobError::Determinate { what, retry, .. } = error else { panic!("{error}") };
                 assert!(what.contains(wanted) && !retry, "{what}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_caller_may_not_is_denied() {
+        for status in [401, 403] {
+            let failed = refused(status, "AccessDenied");
+            for error in [failed.clone().reading("list", "k"), failed.writing("abort", "k")] {
+                assert!(matches!(&error, BlobError::Denied { key, .. } if key == "k"), "{error}");
             }
         }
     }
