@@ -34,6 +34,7 @@ pub struct OpenOptions {
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
     wrap: Option<WrapStore>,
+    meters: Option<Meters>,
 }
 
 type Wrap = dyn Fn(Arc<dyn BlobStore>) -> Arc<dyn BlobStore> + Send + Sync;
@@ -58,6 +59,7 @@ impl OpenOptions {
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
             wrap: None,
+            meters: None,
         }
     }
 
@@ -92,6 +94,14 @@ impl OpenOptions {
         self
     }
 
+    /// Measures with these handles: for a store that was told of them, and tells of its requests
+    /// ([`stash_blob::RequestObserver`]).
+    #[must_use]
+    pub fn meters(mut self, meters: Meters) -> OpenOptions {
+        self.meters = Some(meters);
+        self
+    }
+
     /// Whether the URL names a place that this build can open. Touches nothing there.
     pub fn check(&self) -> Result<()> {
         Location::parse(&self.url).map(drop)
@@ -106,7 +116,7 @@ impl OpenOptions {
             ),
             Location::Folder(folder) => self.open_folder(&folder).await?,
         };
-        self.open_metered(store, catalog, Meters::new()).await
+        self.open_with(store, catalog).await
     }
 
     async fn open_folder(&self, folder: &Path) -> Result<(Arc<dyn BlobStore>, Arc<dyn Catalog>)> {
@@ -140,27 +150,18 @@ impl OpenOptions {
     /// Opens a stash over this store and catalog; the URL only names it. The store's prefix is claimed for the
     /// catalog, and one that belongs to another catalog is refused.
     pub async fn open_with(self, store: Arc<dyn BlobStore>, catalog: Arc<dyn Catalog>) -> Result<Stash> {
-        self.open_metered(store, catalog, Meters::new()).await
-    }
-
-    /// The same with handles that a store which tells of its requests has too.
-    async fn open_metered(
-        self,
-        store: Arc<dyn BlobStore>,
-        catalog: Arc<dyn Catalog>,
-        meters: Meters,
-    ) -> Result<Stash> {
         let store = match &self.wrap {
             Some(WrapStore(wrap)) => wrap(store),
             None => store,
         };
+        let meters = self.meters.unwrap_or_default();
         let store: Arc<dyn BlobStore> = Arc::new(MeteredStore::new(store, meters.clone()));
         let catalog: Arc<dyn Catalog> = Arc::new(MeteredCatalog::new(catalog));
         let marker = StashMarker { format: stash_blob::FORMAT, catalog: catalog.id() };
         stash_blob::claim(store.as_ref(), &marker).await?;
         fault::place("stash.claimed");
         let process = Process::metered(store, catalog, self.config.batch.clone(), meters)?;
-        let OpenOptions { url, config, clock, ids, create: _, wrap: _ } = self;
+        let OpenOptions { url, config, clock, ids, create: _, wrap: _, meters: _ } = self;
         Ok(Stash {
             shared: Arc::new(Shared {
                 url,
