@@ -14,7 +14,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -139,7 +139,8 @@ pub struct SinkMeters {
     counts: RequestCounts,
     http: HttpMeters,
     requests: Each<(BlobOp, BlobOutcome), Counter>,
-    durations: Each<BlobOp, Histogram>,
+    /// Made when they first record: their buckets are most of what a recorder keeps.
+    durations: Each<BlobOp, OnceLock<Histogram>>,
     bytes: Each<BlobOp, Counter>,
     retries: Each<BlobOp, Counter>,
     shares: Each<ShareKind, Counter>,
@@ -211,7 +212,7 @@ impl SinkMeters {
             requests: Each::of(pairs().filter(possible), |(op, outcome)| {
                 BLOB_REQUESTS.counter(&[op.word(), outcome.word(), name])
             }),
-            durations: Each::of(BlobOp::ALL, |op| BLOB_DURATION.histogram(&[op.word(), name])),
+            durations: Each::of(BlobOp::ALL, |_| OnceLock::new()),
             bytes: Each::of(moves, |op| BLOB_BYTES.counter(&[op.word(), name])),
             retries: Each::of(moves, |op| BLOB_RETRIES.counter(&[op.word(), name])),
             shares: Each::of(ShareKind::ALL, |kind| SHARES.counter(&[kind.word(), name])),
@@ -255,7 +256,9 @@ impl SinkMeters {
     pub fn request(&self, op: BlobOp, outcome: BlobOutcome, requests: u64, took: Duration) {
         self.counts.add(op, requests);
         self.requests.with((op, outcome), |counter| counter.increment(requests));
-        self.durations.with(op, |histogram| histogram.record(took));
+        self.durations.with(op, |histogram| {
+            histogram.get_or_init(|| BLOB_DURATION.histogram(&[op.word(), &self.name])).record(took);
+        });
     }
 
     /// Bytes that an operation moved.
@@ -294,6 +297,22 @@ impl fmt::Debug for SinkMeters {
     }
 }
 
+/// The handles of what is no sink that this process opened; made when something is first counted there.
+struct Special {
+    name: &'static str,
+    meters: OnceLock<Arc<SinkMeters>>,
+}
+
+impl Special {
+    fn new(name: &'static str) -> Special {
+        Special { name, meters: OnceLock::new() }
+    }
+
+    fn get(&self) -> Arc<SinkMeters> {
+        Arc::clone(self.meters.get_or_init(|| Arc::new(SinkMeters::new(self.name))))
+    }
+}
+
 /// The handles of all sinks a process touched. Clones share them.
 #[derive(Clone)]
 pub struct Meters {
@@ -302,23 +321,21 @@ pub struct Meters {
 
 struct Shared {
     by_shard: RwLock<HashMap<ShardId, Arc<SinkMeters>>>,
-    none: Arc<SinkMeters>,
-    unknown: Arc<SinkMeters>,
-    several: Arc<SinkMeters>,
+    none: Special,
+    unknown: Special,
+    several: Special,
     heard: Heard,
 }
 
 impl Meters {
     /// Handles of the recorder that is installed now.
     pub fn new() -> Meters {
-        let none = Arc::new(SinkMeters::new(NONE));
-        let (unknown, several) = (Arc::new(SinkMeters::new(UNKNOWN)), Arc::new(SinkMeters::new(SEVERAL)));
         Meters {
             shared: Arc::new(Shared {
                 by_shard: RwLock::default(),
-                none,
-                unknown,
-                several,
+                none: Special::new(NONE),
+                unknown: Special::new(UNKNOWN),
+                several: Special::new(SEVERAL),
                 heard: Heard::default(),
             }),
         }
@@ -339,7 +356,7 @@ impl Meters {
 
     /// The handles of a shard's sink.
     pub fn of(&self, shard: ShardId) -> Arc<SinkMeters> {
-        self.known(shard).unwrap_or_else(|| Arc::clone(&self.shared.unknown))
+        self.known(shard).unwrap_or_else(|| self.shared.unknown.get())
     }
 
     /// The handles of the sink that a key belongs to.
@@ -349,20 +366,20 @@ impl Meters {
 
     /// The handles of what belongs to no sink.
     fn none(&self) -> Arc<SinkMeters> {
-        Arc::clone(&self.shared.none)
+        self.shared.none.get()
     }
 
     /// The handles for keys that are asked about together.
     pub fn of_keys(&self, keys: &[BlobKey]) -> Arc<SinkMeters> {
         let mut all = keys.iter().map(|key| self.of_key(key));
         let Some(first) = all.next() else { return self.none() };
-        if all.all(|other| Arc::ptr_eq(&first, &other)) { first } else { Arc::clone(&self.shared.several) }
+        if all.all(|other| Arc::ptr_eq(&first, &other)) { first } else { self.shared.several.get() }
     }
 
     /// The handles for a listing.
     pub fn of_prefix(&self, prefix: BlobPrefix) -> Arc<SinkMeters> {
         match prefix {
-            BlobPrefix::All => Arc::clone(&self.shared.several),
+            BlobPrefix::All => self.shared.several.get(),
             BlobPrefix::Shard(shard) | BlobPrefix::Incarnation(shard, _) => self.of(shard),
         }
     }
@@ -387,7 +404,9 @@ impl Meters {
         let as_the_server_sees_them = heard.any();
         let by_shard = by_shard.read().unwrap_or_else(PoisonError::into_inner);
         let mut requests: BTreeMap<String, Requests> = BTreeMap::new();
-        for meters in by_shard.values().chain([none, unknown, several]) {
+        for meters in
+            by_shard.values().chain([none, unknown, several].into_iter().filter_map(|of| of.meters.get()))
+        {
             let counts = if as_the_server_sees_them { &meters.http.counts } else { &meters.counts };
             let counted = counts.read();
             if counted != Requests::default() {

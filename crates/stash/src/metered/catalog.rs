@@ -3,7 +3,7 @@
 
 use std::{
     future::Future,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -22,26 +22,28 @@ use stash_types::{
 type Result<T> = std::result::Result<T, CatalogError>;
 
 /// The handles of one kind of call.
-#[derive(Clone)]
 struct Statement {
+    name: &'static str,
     ok: Counter,
     conflict: Counter,
     refused: Counter,
     failed: Counter,
     unknown: Counter,
-    duration: Histogram,
+    /// Made when it first records: its buckets are most of what a recorder keeps.
+    duration: OnceLock<Histogram>,
 }
 
 impl Statement {
-    fn new(name: &str) -> Statement {
+    fn new(name: &'static str) -> Statement {
         let outcome = |outcome: &str| CATALOG_REQUESTS.counter(&[outcome, name]);
         Statement {
+            name,
             ok: outcome("ok"),
             conflict: outcome("conflict"),
             refused: outcome("refused"),
             failed: outcome("failed"),
             unknown: outcome("unknown"),
-            duration: CATALOG_DURATION.histogram(&[name]),
+            duration: OnceLock::new(),
         }
     }
 
@@ -73,7 +75,8 @@ impl Statement {
     ) -> Result<T> {
         let begun = Instant::now();
         let answer = call.await;
-        self.duration.record(begun.elapsed());
+        let took = begun.elapsed();
+        self.duration.get_or_init(|| CATALOG_DURATION.histogram(&[self.name])).record(took);
         match &answer {
             Ok(value) if lost(value) => self.conflict.increment(1),
             Ok(_) => self.ok.increment(1),
@@ -85,7 +88,6 @@ impl Statement {
 
 macro_rules! statements {
     ($($field:ident)*) => {
-        #[derive(Clone)]
         struct Statements {
             $($field: Statement,)*
         }

@@ -67,6 +67,9 @@ async fn everything() {
     waits().await;
     requests();
 
+    // A listing of everything is about several sinks.
+    stash.audit(None, |_| {}).await.expect("it is listed");
+
     // A worker that fails ends its incarnation.
     let incarnation = render(&words, "a").await;
     let mut chain = incarnation.chain().expect("the chain");
