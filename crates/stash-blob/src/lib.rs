@@ -15,6 +15,7 @@ mod observer;
 pub mod s3;
 mod store;
 pub mod suite;
+mod verdict;
 
 pub use local::LocalStore;
 pub use marker::{ClaimError, FORMAT, StashMarker, claim, read_marker};

@@ -1,10 +1,10 @@
-//! The boundary over any `object_store`: memory now, S3 through the same code.
+//! The boundary over any `object_store`: memory and S3 through the same code.
 //!
 //! - PUTs are create-only (`PutMode::Create`) and hand the chunks over without copying them.
 //! - A body that is shorter or longer than what was asked for is an error, whatever the store says.
 //! - For writes, only what the store *refused by name* is `Determinate`; timeouts, 5xx and whatever it cannot
 //!   classify are `Indeterminate`. Reads have no effect, so theirs are `Determinate`, with `retry` where the
-//!   cause may pass.
+//!   cause may pass. A layer below that knows more says so by a [`Verdict`].
 //! - Unpublished multipart uploads are not visible through `object_store`: it lists none and aborts none.
 //!   A PUT here is one request, so it leaves none either.
 
@@ -19,7 +19,13 @@ use object_store::{
 };
 use stash_types::{BlobKey, BlobPrefix};
 
-use crate::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};
+use crate::{
+    BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome,
+    verdict::{PartlyDone, Verdict},
+};
+
+/// How many keys one request deletes at most, in the stores that delete many at once.
+const DELETES_MAX: usize = 1000;
 
 /// Objects below a prefix of an `object_store`.
 #[derive(Clone)]
@@ -40,7 +46,15 @@ impl ObjectBlobs {
         ObjectBlobs::new(Arc::new(InMemory::new()), Path::default(), "memory")
     }
 
-    fn path(&self, op: &'static str, key: &BlobKey) -> Result<Path, BlobError> {
+    /// What `name`, a location below the prefix, is called and whether it is a key of ours.
+    pub(crate) fn kind(name: &str) -> BlobEntryKind {
+        match name.parse() {
+            Ok(key) => BlobEntryKind::Object(key),
+            Err(_) => BlobEntryKind::Foreign(name.to_owned()),
+        }
+    }
+
+    pub(crate) fn path(&self, op: &'static str, key: &BlobKey) -> Result<Path, BlobError> {
         let path = Path::parse(self.below(key.as_str()));
         path.map_err(|error| read_error(op, key.as_str(), error.into()))
     }
@@ -52,11 +66,92 @@ impl ObjectBlobs {
     fn entry(&self, location: &Path, len: u64) -> BlobEntry {
         let whole = location.as_ref();
         let name = whole.strip_prefix(self.prefix.as_ref()).unwrap_or(whole).trim_start_matches('/');
-        let kind = match name.parse() {
-            Ok(key) => BlobEntryKind::Object(key),
-            Err(_) => BlobEntryKind::Foreign(name.to_owned()),
-        };
-        BlobEntry { kind, len }
+        BlobEntry { kind: ObjectBlobs::kind(name), len }
+    }
+
+    /// What a refusal of a taken key means.
+    pub(crate) async fn taken(
+        &self,
+        key: &BlobKey,
+        path: &Path,
+        error: Error,
+    ) -> Result<PutOutcome, BlobError> {
+        // SUBTLE: some stores answer "conflict" when two PUTs merely overlap, and nothing may have landed yet. Only
+        // an object that is there proves that the key is taken.
+        match self.store.head(path).await {
+            Ok(_) => Ok(PutOutcome::Exists),
+            Err(_) => Err(BlobError::Indeterminate {
+                op: "put",
+                key: key.to_string(),
+                what: "the store says the key is taken, but shows no object: another PUT of it is under way"
+                    .to_owned(),
+                source: Some(Arc::new(error)),
+            }),
+        }
+    }
+
+    /// Creates the object where the store has no create-only PUT: a HEAD first, then a PUT that asks nothing.
+    ///
+    /// Two of these that overlap may both say `Created`, and the later one's bytes stay. Keys are fresh (I19), so
+    /// whoever else writes one is no process of this stash.
+    pub(crate) async fn put_looking_first(
+        &self,
+        key: &BlobKey,
+        chunks: Vec<Bytes>,
+    ) -> Result<PutOutcome, BlobError> {
+        if self.head(key).await?.is_some() {
+            return Ok(PutOutcome::Exists);
+        }
+        let path = self.path("put", key)?;
+        let options = PutOptions::from(PutMode::Overwrite);
+        let put = self.store.put_opts(&path, chunks.into_iter().collect::<PutPayload>(), options).await;
+        put.map(|_| PutOutcome::Created).map_err(|error| write_error("put", key.as_str(), error))
+    }
+
+    /// Deletes up to [`DELETES_MAX`] keys.
+    async fn delete_some(&self, keys: &[BlobKey]) -> Vec<Deleted> {
+        let mut paths = Vec::with_capacity(keys.len());
+        for key in keys {
+            match self.path("delete", key) {
+                Ok(path) => paths.push(path),
+                Err(error) => return refuse_all(keys, &error),
+            }
+        }
+        let asked: Vec<_> = paths.iter().cloned().map(Ok).collect();
+        let answers: Vec<_> = self.store.delete_stream(stream::iter(asked).boxed()).collect().await;
+        // SUBTLE: a bulk delete answers per key, and one failed request may answer once for a thousand keys. So only a
+        // key that is named as deleted is deleted; all others may be there. Where every key has an answer they come in
+        // the order of the keys, and an error is its key's own.
+        let one_each = answers.len() == keys.len();
+        let mut gone: BTreeMap<Path, bool> = BTreeMap::new();
+        let mut failures: BTreeMap<usize, BlobError> = BTreeMap::new();
+        let mut told: BTreeMap<String, Verdict> = BTreeMap::new();
+        for (index, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Ok(path) => drop(gone.insert(path, true)),
+                Err(Error::NotFound { path, .. }) => drop(gone.insert(Path::from(path), false)),
+                Err(error) => {
+                    if let Some(partly) = PartlyDone::of(&error) {
+                        gone.extend(partly.deleted.iter().map(|path| (Path::from(path.as_str()), true)));
+                        told.extend(partly.failed.clone());
+                    }
+                    failures.insert(index, write_error("delete", "", error));
+                }
+            }
+        }
+        let shared = failures.values().next().cloned();
+        keys.iter()
+            .zip(&paths)
+            .enumerate()
+            .map(|(index, (key, path))| {
+                let own = if one_each { failures.get(&index) } else { None };
+                let outcome = gone.get(path).copied().ok_or_else(|| match told.get(path.as_ref()) {
+                    Some(verdict) => verdict.writing("delete", key.to_string()),
+                    None => unconfirmed(key, own.or(shared.as_ref())),
+                });
+                Deleted { key: key.clone(), outcome }
+            })
+            .collect()
     }
 
     /// Says why a range could not be read: the store's own errors do not tell the end of an object apart.
@@ -87,18 +182,7 @@ impl BlobStore for ObjectBlobs {
         match self.store.put_opts(&path, chunks.into_iter().collect::<PutPayload>(), options).await {
             Ok(_) => Ok(PutOutcome::Created),
             Err(error @ (Error::AlreadyExists { .. } | Error::Precondition { .. })) => {
-                // SUBTLE: some stores answer "conflict" when two PUTs merely overlap, and nothing may have
-                // landed yet. Only an object that is there proves that the key is taken.
-                match self.store.head(&path).await {
-                    Ok(_) => Ok(PutOutcome::Exists),
-                    Err(_) => Err(BlobError::Indeterminate {
-                        op: "put",
-                        key: key.to_string(),
-                        what: "the store says the key is taken, but shows no object: another PUT of it is under way"
-                            .to_owned(),
-                        source: Some(Arc::new(error)),
-                    }),
-                }
+                self.taken(key, &path, error).await
             }
             Err(error) => Err(write_error("put", key.as_str(), error)),
         }
@@ -149,34 +233,11 @@ impl BlobStore for ObjectBlobs {
     }
 
     async fn delete(&self, keys: &[BlobKey]) -> Vec<Deleted> {
-        let mut paths = Vec::with_capacity(keys.len());
-        for key in keys {
-            match self.path("delete", key) {
-                Ok(path) => paths.push(path),
-                Err(error) => return refuse_all(keys, &error),
-            }
+        let mut deleted = Vec::with_capacity(keys.len());
+        for some in keys.chunks(DELETES_MAX) {
+            deleted.extend(self.delete_some(some).await);
         }
-        let asked: Vec<_> = paths.iter().cloned().map(Ok).collect();
-        let mut answers = self.store.delete_stream(stream::iter(asked).boxed());
-        // SUBTLE: a bulk delete answers per key, in whatever order, and one failed request may answer once
-        // for a thousand keys. So only a key that is named as deleted is deleted; all others may be there.
-        let mut gone: BTreeMap<Path, bool> = BTreeMap::new();
-        let mut failure = None;
-        while let Some(answer) = answers.next().await {
-            match answer {
-                Ok(path) => drop(gone.insert(path, true)),
-                Err(Error::NotFound { path, .. }) => drop(gone.insert(Path::from(path), false)),
-                Err(error) => failure = failure.or(Some(error)),
-            }
-        }
-        let failure = failure.map(|error| write_error("delete", "", error));
-        keys.iter()
-            .zip(&paths)
-            .map(|(key, path)| Deleted {
-                key: key.clone(),
-                outcome: gone.get(path).copied().ok_or_else(|| unconfirmed(key, failure.as_ref())),
-            })
-            .collect()
+        deleted
     }
 
     async fn abort_upload(&self, key: &BlobKey, token: &str) -> Result<(), BlobError> {
@@ -224,6 +285,7 @@ async fn exactly(key: &BlobKey, answer: GetResult, len: u64) -> Result<Bytes, Bl
             first = piece;
         } else {
             if rest.is_empty() {
+                rest.reserve(usize::try_from(len).unwrap_or(0));
                 rest.extend_from_slice(&first);
             }
             rest.extend_from_slice(&piece);
@@ -281,8 +343,11 @@ fn refused_by_name(error: &Error) -> Option<&'static str> {
     }
 }
 
-fn read_error(op: &'static str, key: &str, error: Error) -> BlobError {
+pub(crate) fn read_error(op: &'static str, key: &str, error: Error) -> BlobError {
     let key = key.to_owned();
+    if let Some(verdict) = Verdict::of(&error) {
+        return verdict.reading(op, key);
+    }
     match (refused_by_name(&error), error) {
         (_, Error::NotFound { .. }) => BlobError::NotFound { op, key },
         (_, error @ Error::PermissionDenied { .. }) => denied(op, key, error),
@@ -291,8 +356,11 @@ fn read_error(op: &'static str, key: &str, error: Error) -> BlobError {
     }
 }
 
-fn write_error(op: &'static str, key: &str, error: Error) -> BlobError {
+pub(crate) fn write_error(op: &'static str, key: &str, error: Error) -> BlobError {
     let key = key.to_owned();
+    if let Some(verdict) = Verdict::of(&error) {
+        return verdict.writing(op, key);
+    }
     match refused_by_name(&error) {
         _ if matches!(error, Error::PermissionDenied { .. }) => denied(op, key, error),
         Some(what) => determinate(op, key, what, false, error),

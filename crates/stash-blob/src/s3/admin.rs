@@ -47,7 +47,7 @@ impl S3Admin {
     /// With the credentials that the configuration leads to. No request is made yet.
     pub async fn new(config: &S3Config) -> S3Admin {
         let sdk = credentials::load(config).await;
-        S3Admin::from_builder(config, Builder::from(&sdk))
+        S3Admin::from_builder(&credentials::addressed(config.clone(), &sdk), Builder::from(&sdk))
     }
 
     /// With a client of one's own making, but for how the bucket is addressed.

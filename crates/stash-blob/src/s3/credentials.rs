@@ -43,6 +43,13 @@ pub async fn load(config: &S3Config) -> SdkConfig {
     completed(with_region(loader, config).load().await)
 }
 
+/// `config`, with the bucket in the path where the endpoint comes from the environment or a profile: who has one of
+/// their own seldom has a host name for every bucket.
+pub(crate) fn addressed(config: S3Config, sdk: &SdkConfig) -> S3Config {
+    let found = config.endpoint.is_none() && sdk.endpoint_url().is_some();
+    S3Config { path_style: config.path_style || found, ..config }
+}
+
 fn given(keys: &S3Keys) -> Credentials {
     let mut builder = Credentials::builder()
         .access_key_id(&keys.access_key_id)
