@@ -11,16 +11,27 @@ use std::{
 
 use crate::BlobError;
 
+/// What a failure means for an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Means {
+    /// It had no effect: these credentials may not do it.
+    Denied,
+    /// It had no effect, and will have none without somebody's help.
+    Refused,
+    /// It had no effect, and the same call may succeed later.
+    Later,
+    /// It may have had its effect.
+    Unsure,
+}
+
 /// What a failure means for whoever asked.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}")]
 pub(crate) struct Verdict {
     /// What happened, and what to do about it.
     pub(crate) what: String,
-    /// Whether the request surely had no effect.
-    pub(crate) sure: bool,
-    /// Whether the same call may succeed later without anybody's help.
-    pub(crate) retry: bool,
+    /// What it means.
+    pub(crate) means: Means,
     /// What it was told by.
     #[source]
     pub(crate) cause: Option<Arc<dyn Error + Send + Sync>>,
@@ -34,16 +45,22 @@ impl Verdict {
 
     /// As the error of an operation that changes nothing.
     pub(crate) fn reading(&self, op: &'static str, key: String) -> BlobError {
-        let Verdict { what, sure: _, retry, cause } = self.clone();
-        BlobError::Determinate { op, key, what, retry, source: cause }
+        let Verdict { what, means, cause: source } = self.clone();
+        match means {
+            Means::Denied => BlobError::Denied { op, key, what, source },
+            Means::Refused => BlobError::Determinate { op, key, what, retry: false, source },
+            Means::Later | Means::Unsure => BlobError::Determinate { op, key, what, retry: true, source },
+        }
     }
 
     /// As the error of an operation that may have had its effect.
     pub(crate) fn writing(&self, op: &'static str, key: String) -> BlobError {
-        let Verdict { what, sure, retry, cause } = self.clone();
-        match sure {
-            true => BlobError::Determinate { op, key, what, retry, source: cause },
-            false => BlobError::Indeterminate { op, key, what, source: cause },
+        match self.means {
+            Means::Unsure => {
+                let Verdict { what, means: _, cause: source } = self.clone();
+                BlobError::Indeterminate { op, key, what, source }
+            }
+            Means::Denied | Means::Refused | Means::Later => self.reading(op, key),
         }
     }
 }
@@ -69,8 +86,8 @@ impl PartlyDone {
 mod tests {
     use super::*;
 
-    fn verdict(sure: bool, retry: bool) -> Verdict {
-        Verdict { what: "overloaded".to_owned(), sure, retry, cause: None }
+    fn verdict(means: Means) -> Verdict {
+        Verdict { what: "overloaded".to_owned(), means, cause: None }
     }
 
     #[test]
@@ -79,7 +96,7 @@ mod tests {
         #[error("around")]
         struct Around(#[source] Verdict);
         let error =
-            object_store::Error::Generic { store: "test", source: Box::new(Around(verdict(true, false))) };
+            object_store::Error::Generic { store: "test", source: Box::new(Around(verdict(Means::Later))) };
         assert_eq!(Verdict::of(&error).expect("the verdict").what, "overloaded");
         let other = object_store::Error::Generic { store: "test", source: "no verdict".into() };
         assert!(Verdict::of(&other).is_none());
@@ -87,15 +104,12 @@ mod tests {
 
     #[test]
     fn only_a_write_of_unsure_effect_is_indeterminate() {
-        let key = || "k".to_owned();
-        assert!(matches!(verdict(false, true).writing("put", key()), BlobError::Indeterminate { .. }));
-        assert!(matches!(
-            verdict(true, true).writing("put", key()),
-            BlobError::Determinate { retry: true, .. }
-        ));
-        assert!(matches!(
-            verdict(false, true).reading("get", key()),
-            BlobError::Determinate { retry: true, .. }
-        ));
+        let write = |means| verdict(means).writing("put", "k".to_owned());
+        assert!(matches!(write(Means::Unsure), BlobError::Indeterminate { .. }));
+        assert!(matches!(write(Means::Later), BlobError::Determinate { retry: true, .. }));
+        assert!(matches!(write(Means::Refused), BlobError::Determinate { retry: false, .. }));
+        assert!(matches!(write(Means::Denied), BlobError::Denied { .. }));
+        let read = verdict(Means::Unsure).reading("get", "k".to_owned());
+        assert!(matches!(read, BlobError::Determinate { retry: true, .. }));
     }
 }

@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::refusal::{Again, Answer, Refused, element};
-use crate::{RequestOp, verdict::PartlyDone};
+use crate::{
+    RequestOp,
+    verdict::{Means, PartlyDone},
+};
 
 /// What `answer` says of the keys of the request `asked`, and the failure that decides whether all of them are asked
 /// again; `None` where every key is deleted.
@@ -28,7 +31,7 @@ pub(crate) fn judged(asked: &Bytes, answer: &str, bucket: &str) -> Option<(Partl
             Some(key) if !asked.contains(key) => {}
             Some(key) if refused.refusal.code == "NoSuchKey" => drop(done.deleted.insert(key.to_owned())),
             Some(key) => {
-                done.failed.insert(key.to_owned(), refused.clone().verdict(1, refused.sure));
+                done.failed.insert(key.to_owned(), refused.clone().verdict(1, true));
                 worst = worst.filter(|worst| matches!(worst.again, Again::Pausing(_))).or(Some(refused));
             }
         }
@@ -40,7 +43,8 @@ pub(crate) fn judged(asked: &Bytes, answer: &str, bucket: &str) -> Option<(Partl
     });
     for key in asked {
         if !done.deleted.contains(key) && !done.failed.contains_key(key) {
-            done.failed.insert(key.to_owned(), unmentioned.clone().verdict(1, false));
+            done.failed
+                .insert(key.to_owned(), unmentioned.clone().verdict(1, unmentioned.means != Means::Unsure));
             worst = worst.or_else(|| Some(unmentioned.clone()));
         }
     }
@@ -96,8 +100,8 @@ mod tests {
             <Error><Key>q/x</Key><Code>AccessDenied</Code></Error></DeleteResult>";
         let (partly, worst) = answered(answer).expect("two failed");
         assert_eq!(partly.deleted, BTreeSet::from(["p/a".to_owned()]));
-        let of = |key: &str| partly.failed.get(key).map(|verdict| (verdict.sure, verdict.retry));
-        assert_eq!((of("p/b"), of("p/c"), of("q/x")), (Some((true, false)), Some((false, true)), None));
+        let of = |key: &str| partly.failed.get(key).map(|verdict| verdict.means);
+        assert_eq!((of("p/b"), of("p/c"), of("q/x")), (Some(Means::Denied), Some(Means::Unsure), None));
         assert!(matches!(worst.again, Again::Pausing(_)), "the one that may pass is asked again");
     }
 

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use object_store::{CredentialProvider, aws::AwsCredential};
 
-use crate::verdict::Verdict;
+use crate::verdict::{Means, Verdict};
 
 /// How long before they expire keys are renewed.
 const RENEWED_BEFORE: Duration = Duration::from_secs(60);
@@ -127,13 +127,12 @@ impl CredentialCache {
     async fn ask(&self) -> Result<Held, Verdict> {
         const WHAT: &str = "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, \
                             name a profile, or run where a role is given";
-        let none = |what: &str, cause| Verdict { what: what.to_owned(), sure: true, retry: false, cause };
+        let none = |what: &str, cause| Verdict { what: what.to_owned(), means: Means::Refused, cause };
         let provider = self.provider.as_ref().ok_or_else(|| none(WHAT, None))?;
         let provided = tokio::time::timeout(self.timeout, provider.provide_credentials()).await;
         let provided = provided.map_err(|_| Verdict {
             what: "whoever gives the credentials does not answer".to_owned(),
-            sure: true,
-            retry: true,
+            means: Means::Later,
             cause: None,
         })?;
         let provided = provided.map_err(|error| {
@@ -145,8 +144,7 @@ impl CredentialCache {
                 }
                 _ => Verdict {
                     what: "whoever gives the credentials failed".to_owned(),
-                    sure: true,
-                    retry: true,
+                    means: Means::Later,
                     cause: Some(Arc::new(error)),
                 },
             }

@@ -5,7 +5,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{RequestOp, verdict::Verdict};
+use crate::{
+    RequestOp,
+    verdict::{Means, Verdict},
+};
 
 /// A request to the store that had no success.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,11 +49,8 @@ pub(crate) enum Again {
 pub(crate) struct Refused {
     pub(crate) refusal: S3Refusal,
     pub(crate) again: Again,
-    /// Whether the request surely had no effect.
-    pub(crate) sure: bool,
+    pub(crate) means: Means,
     pub(crate) what: String,
-    /// Whether the same call may succeed later without anybody's help.
-    pub(crate) later: bool,
 }
 
 /// What a store says in an answer without success.
@@ -108,9 +108,8 @@ impl Refused {
                 how: answer.how(),
             },
             again: Again::No,
-            sure: true,
+            means: Means::Refused,
             what: String::new(),
-            later: false,
         };
         refused.judge(op, bucket, answer);
         refused
@@ -124,20 +123,22 @@ impl Refused {
             }
             (_, "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired" | "InvalidToken") => {
                 self.again = Again::WithNewKeys;
-                self.later = true;
+                self.means = Means::Later;
                 "the credentials have expired, and the chain has no newer ones yet: renew the session"
                     .to_owned()
             }
             (_, "RequestTimeTooSkewed" | "RequestExpired") => {
                 self.again = Again::SignedAnew;
-                self.later = true;
+                self.means = Means::Later;
                 "this machine's clock and the store's differ: set the clock".to_owned()
             }
             (_, "InvalidAccessKeyId") => {
+                self.means = Means::Denied;
                 self.again = Again::WithNewKeys;
                 "the store does not know this access key: give the keys of this store's user".to_owned()
             }
             (_, "SignatureDoesNotMatch") => {
+                self.means = Means::Denied;
                 "the secret key does not fit the access key: check both, and that no proxy changes requests"
                     .to_owned()
             }
@@ -148,21 +149,24 @@ impl Refused {
             (301 | 302 | 307 | 308, _) => {
                 "the store sends elsewhere: set the bucket's own region and endpoint".to_owned()
             }
-            (401 | 403, _) => match op {
-                RequestOp::Get | RequestOp::Head => format!(
-                    "permission denied, or no such object (who may not list is not told which): give these credentials {needs}"
-                ),
-                _ => format!("permission denied: give these credentials {needs}"),
-            },
+            (401 | 403, _) => {
+                self.means = Means::Denied;
+                let absent = match op {
+                    RequestOp::Get | RequestOp::Head => {
+                        " (or there is no such object: who may not list is not told which)"
+                    }
+                    _ => "",
+                };
+                format!("give these credentials {needs}{absent}")
+            }
             (404, "NoSuchUpload") => {
-                self.later = true;
                 // Whoever completed it before gets the same answer.
-                self.sure = op != RequestOp::CompleteUpload;
+                self.means = if op == RequestOp::CompleteUpload { Means::Unsure } else { Means::Later };
                 "the upload is gone: it was completed or abandoned".to_owned()
             }
             (409, _) => {
                 self.again = if op == RequestOp::Put { Again::Pausing(None) } else { Again::No };
-                self.later = true;
+                self.means = Means::Later;
                 "another request for this key is under way".to_owned()
             }
             (400 | 501, "NotImplemented") | (501, _) if op == RequestOp::CompleteUpload => {
@@ -177,8 +181,7 @@ impl Refused {
             }
             (400, "RequestTimeout") | (408 | 429 | 500.., _) => {
                 self.again = Again::Pausing(answer.retry_after);
-                self.sure = false;
-                self.later = true;
+                self.means = Means::Unsure;
                 "the store failed, or is overloaded".to_owned()
             }
             _ => "the store refuses this request".to_owned(),
@@ -193,16 +196,16 @@ impl Refused {
         Refused {
             refusal: S3Refusal { op, status: None, code: String::new(), tries: 1, how },
             again,
-            sure: !sent,
+            means: if sent { Means::Unsure } else { Means::Later },
             what: "the store does not answer: check the endpoint and the network".to_owned(),
-            later: true,
         }
     }
 
     /// As it is told, after `tries` of which any may have had the effect unless `sure`.
     pub(crate) fn verdict(mut self, tries: u32, sure: bool) -> Verdict {
         self.refusal.tries = tries;
-        Verdict { what: self.what, sure, retry: self.later, cause: Some(Arc::new(self.refusal)) }
+        let means = if sure { self.means } else { Means::Unsure };
+        Verdict { what: self.what, means, cause: Some(Arc::new(self.refusal)) }
     }
 }
 
@@ -258,7 +261,8 @@ mod tests {
             let refused = refused(op, status, code);
             assert_eq!(refused.again, Again::No, "{code}");
             let verdict = refused.verdict(1, true);
-            assert!(verdict.what.contains(wanted) && !verdict.retry, "{code}: {verdict}");
+            assert!(verdict.what.contains(wanted), "{code}: {verdict}");
+            assert!(matches!(verdict.means, Means::Denied | Means::Refused), "{code}: {verdict:?}");
         }
     }
 
@@ -268,11 +272,12 @@ mod tests {
         {
             let refused = refused(RequestOp::Put, status, code);
             assert_eq!(refused.again, Again::Pausing(None), "{status}");
-            assert!(!refused.sure, "{status}");
+            assert_eq!(refused.means, Means::Unsure, "{status}");
         }
         let lost = Refused::unanswered(RequestOp::Put, "cut".to_owned(), true);
-        assert!(!lost.sure && lost.again == Again::Pausing(None));
-        assert!(Refused::unanswered(RequestOp::Put, "refused".to_owned(), false).sure);
+        assert_eq!((lost.means, lost.again), (Means::Unsure, Again::Pausing(None)));
+        let unsent = Refused::unanswered(RequestOp::Put, "refused".to_owned(), false);
+        assert_eq!(unsent.means, Means::Later);
     }
 
     #[test]
@@ -284,8 +289,8 @@ mod tests {
 
     #[test]
     fn an_upload_that_is_gone_when_it_is_completed_may_have_been() {
-        assert!(!refused(RequestOp::CompleteUpload, 404, "NoSuchUpload").sure);
-        assert!(refused(RequestOp::UploadPart, 404, "NoSuchUpload").sure);
+        assert_eq!(refused(RequestOp::CompleteUpload, 404, "NoSuchUpload").means, Means::Unsure);
+        assert_eq!(refused(RequestOp::UploadPart, 404, "NoSuchUpload").means, Means::Later);
     }
 
     #[test]

@@ -41,7 +41,7 @@ use super::{
 };
 use crate::{
     RequestEnd, RequestObserver, RequestOp,
-    verdict::{PartlyDone, Verdict},
+    verdict::{Means, PartlyDone, Verdict},
 };
 
 /// How fast a body is sent at least, in bytes a second.
@@ -150,7 +150,7 @@ impl HttpService for Service {
                 Tried::Refused(refused) => (refused, Err(None)),
                 Tried::Partly(partly, worst) => (worst, Err(Some(partly))),
             };
-            sure &= refused.sure;
+            sure &= refused.means != Means::Unsure;
             let pause = match refused.again {
                 Again::Pausing(asked_for) => Some(asked_for.unwrap_or_else(|| pause(&asked.key, attempt))),
                 Again::SignedAnew if once => self.sign(&mut request).await.then_some(Duration::ZERO),

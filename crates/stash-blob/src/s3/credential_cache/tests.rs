@@ -108,7 +108,7 @@ async fn a_renewal_that_fails_goes_on_with_the_old_keys_until_they_expire() {
     }
     provider.now.store(1004, Ordering::SeqCst);
     let verdict = cache.keys().await.expect_err("they have expired");
-    assert!(verdict.sure && verdict.retry, "{verdict:?}");
+    assert_eq!(verdict.means, Means::Later, "{verdict:?}");
     provider.failing.store(false, Ordering::SeqCst);
     assert_eq!(key_id(&cache).await, "k6");
 }
@@ -130,7 +130,7 @@ async fn a_provider_that_does_not_answer_is_not_waited_for_without_end() {
     let (cache, provider) = cache();
     provider.gate.forget_permits(1000);
     let verdict = cache.keys().await.expect_err("no answer");
-    assert!(verdict.sure && verdict.retry, "{verdict:?}");
+    assert_eq!(verdict.means, Means::Later, "{verdict:?}");
 }
 
 #[tokio::test]
@@ -145,5 +145,5 @@ async fn keys_are_not_printed() {
 async fn without_a_provider_what_to_set_is_said() {
     let none = CredentialCache::new(None, Arc::new(|| UNIX_EPOCH), Duration::from_secs(1));
     let verdict = none.keys().await.expect_err("no keys");
-    assert!(verdict.what.contains("AWS_ACCESS_KEY_ID") && !verdict.retry, "{verdict}");
+    assert!(verdict.what.contains("AWS_ACCESS_KEY_ID") && verdict.means == Means::Refused, "{verdict}");
 }

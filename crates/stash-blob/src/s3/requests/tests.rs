@@ -148,7 +148,7 @@ async fn a_refusal_is_told_at_once() {
     ] {
         let rig = rig(vec![Does::Answer(status, body)]);
         let verdict = rig.ask(Method::PUT, "k").await.expect_err("refused");
-        assert!(verdict.sure && !verdict.retry, "{verdict:?}");
+        assert!(matches!(verdict.means, Means::Denied | Means::Refused), "{verdict:?}");
         assert_eq!(rig.asked(), 1, "{body}");
     }
 }
@@ -158,7 +158,7 @@ async fn trying_ends_with_its_time() {
     let rig = rig((0..100).map(|_| Does::Answer(500, "")).collect());
     let started = Instant::now();
     let verdict = rig.ask(Method::GET, "k").await.expect_err("it never passes");
-    assert!(verdict.retry && !verdict.sure, "{verdict:?}");
+    assert_eq!(verdict.means, Means::Unsure, "{verdict:?}");
     assert!(started.elapsed() <= Duration::from_secs(60));
     assert!((5..=16).contains(&rig.asked()), "{} tries", rig.asked());
 }
@@ -167,12 +167,13 @@ async fn trying_ends_with_its_time() {
 async fn a_write_that_may_have_landed_stays_unsure_whatever_is_said_later() {
     let rig = rig(vec![Does::Answer(500, ""), Does::Answer(403, "<Error><Code>AccessDenied</Code></Error>")]);
     let verdict = rig.ask(Method::PUT, "k").await.expect_err("refused in the end");
-    assert!(!verdict.sure, "the first try may have landed: {verdict:?}");
+    assert_eq!(verdict.means, Means::Unsure, "the first try may have landed: {verdict:?}");
     let rig = self::rig(vec![
         Does::Fail(HttpErrorKind::Connect),
         Does::Answer(403, "<Error><Code>AccessDenied</Code></Error>"),
     ]);
-    assert!(rig.ask(Method::PUT, "k").await.expect_err("refused").sure, "nothing was sent before");
+    let verdict = rig.ask(Method::PUT, "k").await.expect_err("refused");
+    assert_eq!(verdict.means, Means::Denied, "nothing was sent before: {verdict:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,7 +213,7 @@ async fn a_skewed_clock_is_asked_about_once() {
     assert_eq!(rig.ask(Method::PUT, "k").await.expect("signed anew"), 200);
     let rig = self::rig(vec![skewed(), skewed(), skewed()]);
     let verdict = rig.ask(Method::PUT, "k").await.expect_err("the clock is wrong");
-    assert!(verdict.what.contains("clock") && verdict.sure, "{verdict:?}");
+    assert!(verdict.what.contains("clock") && verdict.means == Means::Later, "{verdict:?}");
     assert_eq!(rig.asked(), 2);
 }
 
@@ -237,7 +238,8 @@ async fn an_upload_is_published_only_under_a_free_key_where_the_store_can() {
 
 #[tokio::test(start_paused = true)]
 async fn the_time_a_body_takes_to_send_counts_with_its_length() {
-    let rig = rig(vec![Does::Stall]);
+    let mut rig = rig(vec![Does::Stall]);
+    rig.service.requests.retry_timeout = Duration::from_secs(600);
     let mut large = request(Method::PUT, "k");
     *large.body_mut() = Bytes::from(vec![0; 128 << 17]).into();
     let started = Instant::now();
