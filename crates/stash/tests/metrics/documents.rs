@@ -188,3 +188,17 @@ fn the_dashboard_can_be_imported_into_any_grafana() {
         ["Health at a glance", "Writing", "Reading", "Deleting", "Memory", "Store and catalog", "Cost"]
     );
 }
+
+#[test]
+fn the_guide_names_alerts_that_there_are() {
+    let guide = deployed("README.md");
+    let monitoring =
+        guide.split_once("## Monitoring").map_or("", |(_, rest)| rest.split("## ").next().unwrap_or(rest));
+    let alerts: BTreeSet<String> = rules().into_iter().map(|(name, _)| name).collect();
+    let named: Vec<&str> =
+        monitoring.split('`').skip(1).step_by(2).filter(|code| code.starts_with("Stash")).collect();
+    assert!(named.len() > 3, "they are found");
+    for name in named {
+        assert!(alerts.contains(name), "{name} is no alert");
+    }
+}

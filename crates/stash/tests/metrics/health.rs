@@ -103,3 +103,28 @@ fn keys_that_the_store_refuses_to_delete_stay_in_sight() {
         assert_eq!((health.queue_keys, health.sinks[0].queue_keys), (1, 1));
     });
 }
+
+#[test]
+fn a_consumer_that_is_ahead_is_not_behind_with_the_one_that_stays() {
+    measured(async || {
+        let scene = Scene::new().await;
+        let stash = scene.open().await;
+        let sink = stash.declare_sink(spec("s")).await.expect("it is declared");
+        let mut ahead = sink.subscribe("ahead", StartAt::Beginning).await.expect("it subscribes");
+        let _stays = sink.subscribe("stays", StartAt::Beginning).await.expect("it subscribes");
+        let incarnation = render(&sink, "a").await;
+        offer(&incarnation, &[1], 1).await;
+        let first = ahead.next().await.expect("it is there").expect("not the end");
+        ahead.acknowledge(first.upper()).await.expect("it is acknowledged");
+        scene.clock.advance(5_000);
+        drop(incarnation);
+        offer(&render(&sink, "a").await, &[1, 3], 1).await;
+        scene.clock.advance(2_000);
+        let health = stash.health().await.expect("it is looked at");
+        let behind = |at: usize| {
+            let of = &health.sinks[0].consumers[at];
+            (of.consumer.as_str(), of.behind_batches, of.behind_times, of.behind_ms)
+        };
+        assert_eq!((behind(0), behind(1)), (("ahead", 1, 2, 2_000), ("stays", 2, 3, 7_000)));
+    });
+}
