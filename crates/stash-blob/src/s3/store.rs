@@ -161,8 +161,13 @@ impl S3Store {
         chunks: Vec<Bytes>,
         len: u64,
     ) -> Result<PutOutcome, BlobError> {
-        if self.objects.head(key).await?.is_some() {
-            return Ok(PutOutcome::Exists);
+        match self.objects.head(key).await {
+            Ok(None) => {}
+            Ok(Some(_)) => return Ok(PutOutcome::Exists),
+            // SUBTLE: who may not list is denied a look at what is not there, and may look at what is. Where the store has
+            // create-only requests the publication asks once more for a free key.
+            Err(BlobError::Denied { .. }) if self.create_only.load(Ordering::Relaxed) => {}
+            Err(error) => return Err(error),
         }
         let path = self.objects.path("put", key)?;
         let pieces = upload::cut(chunks, upload::piece_bytes(len, self.put_bytes_max));
