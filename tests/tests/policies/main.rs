@@ -10,8 +10,13 @@
 mod policy;
 mod roles;
 
+use std::collections::BTreeSet;
+
 use policy::{Answer, Ask, Policy};
-use roles::Role;
+use roles::{Role, asks, play};
+
+/// What a policy allows although these tests never ask for it, and why.
+const UNUSED: [(Role, &str, &str); 0] = [];
 
 fn read(path: &str) -> String {
     let path = format!("{}/../deploy/{path}", env!("CARGO_MANIFEST_DIR"));
@@ -26,6 +31,53 @@ fn text_of(role: Role, bucket: &str, prefix: &str) -> String {
 
 fn policy_of(role: Role, bucket: &str, prefix: &str) -> Policy {
     Policy::parse(&text_of(role, bucket, prefix)).expect("a policy of deploy/iam")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_each_role_asks_its_policy_allows_and_what_it_allows_is_asked() {
+    let Some(played) = play().await else { return };
+    for (role, requests) in &played.requests {
+        let policy = policy_of(*role, &played.bucket, &played.prefix);
+        let asked: BTreeSet<Ask> = requests.iter().flat_map(asks).collect();
+        assert!(!asked.is_empty(), "{role:?} asked nothing");
+        for ask in &asked {
+            assert_eq!(
+                policy.answer(ask),
+                Answer::Allowed,
+                "{role:?} asks what its policy does not allow: {ask:?}"
+            );
+        }
+        for (place, rule) in policy.rules.iter().enumerate() {
+            let less = policy.without(place);
+            let missed = asked.iter().any(|ask| less.answer(ask) != Answer::Allowed);
+            let reason = UNUSED.iter().find(|(of, action, _)| of == role && *action == rule.action);
+            assert!(
+                missed != reason.is_some(),
+                "{role:?}: {} of {} is allowed, asked for: {missed}, with a reason not to be: {reason:?}",
+                rule.action,
+                rule.sid
+            );
+        }
+        for request in requests {
+            let denied = request.status == Some(403);
+            assert_eq!(denied, played.is_expected_denial(*role, request), "{role:?}: {request:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_never_lists_and_a_sweeper_never_reads() {
+    let Some(played) = play().await else { return };
+    let of = |role| played.requests.iter().filter(move |(of, _)| *of == role).flat_map(|(_, all)| all);
+    for role in [Role::Writer, Role::Consumer] {
+        for request in of(role) {
+            assert!(!request.call.lists(), "{role:?}: {request:?}");
+        }
+    }
+    for request in of(Role::Sweeper) {
+        let read = request.call.action() == "s3:GetObject" && !request.key.ends_with("/stash.json");
+        assert!(!read, "{request:?}");
+    }
 }
 
 #[test]
