@@ -1,7 +1,8 @@
-//! How long a small batch takes to become durable: accepts of one inline run of three updates, one after
-//! the other, with `synchronous=FULL`.
+//! How long a small batch takes from its offer to being durable: view and commit of one inline run of three updates, one
+//! after the other, and its acknowledgement. In a folder with `synchronous=FULL`, on a server with `synchronous_commit` on,
+//! in a schema that is empty.
 //!
-//! `cargo run --release -p stash-catalog --example commit_rate -- <folder> [count]`
+//! `cargo run --release -p stash-catalog --example commit_rate -- <folder | postgres://…?schema=…> [count]`
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,37 +11,49 @@ use std::time::Instant;
 use anyhow::Context;
 use stash_catalog::suite::{Setup, World, span};
 use stash_catalog::testing::{ManualClock, SeededIds};
-use stash_catalog::{Catalog, SqliteCatalog, StartAt};
+use stash_catalog::{Catalog, ClockSource, PostgresCatalog, PostgresOptions, SqliteCatalog, StartAt};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let mut arguments = std::env::args_os().skip(1);
-    let folder = PathBuf::from(arguments.next().context("usage: commit_rate <folder> [count]")?);
+    let mut arguments = std::env::args().skip(1);
+    let place = arguments.next().context("usage: commit_rate <folder | postgres://…> [count]")?;
     let count: u64 = match arguments.next() {
-        Some(count) => count.to_string_lossy().parse().context("the count")?,
+        Some(count) => count.parse().context("the count")?,
         None => 2000,
     };
     let clock = Arc::new(ManualClock::at(1_000_000));
-    let path = folder.join("commit_rate.db");
-    anyhow::ensure!(!path.exists(), "{} exists: remove it first", path.display());
-    let its_clock = Arc::clone(&clock);
-    let catalog: Arc<dyn Catalog> =
-        Arc::new(SqliteCatalog::open(&path, its_clock, Arc::new(SeededIds::new(1))).await?);
+    let (its_clock, ids) = (Arc::clone(&clock), Arc::new(SeededIds::new(1)));
+    let path = PathBuf::from(&place).join("commit_rate.db");
+    let catalog: Arc<dyn Catalog> = if place.starts_with("postgres") {
+        let options = PostgresOptions::from_url(&place)?;
+        Arc::new(PostgresCatalog::open(options, ClockSource::Database, ids).await?)
+    } else {
+        anyhow::ensure!(!path.exists(), "{} exists: remove it first", path.display());
+        Arc::new(SqliteCatalog::open(&path, its_clock, ids).await?)
+    };
+    anyhow::ensure!(
+        catalog.sinks(true).await?.is_empty(),
+        "{} is not empty: name a new place",
+        catalog.location()
+    );
     let setup = Setup { other: Arc::clone(&catalog), catalog, clock, ids: Arc::new(SeededIds::new(2)) };
     let world = World::new(&setup).await;
     let incarnation = world.open("a").await.id;
     let (_, session) = world.register("reader", StartAt::Beginning).await?;
-    let (mut commits, mut acknowledgements) = (Vec::new(), Vec::new());
+    let (mut offers, mut commits, mut acknowledgements) = (Vec::new(), Vec::new(), Vec::new());
     for time in 0..count {
         let request = world.accepting(incarnation, span(time, time + 1), &[]).await;
+        let offered = Instant::now();
+        setup.catalog.view(world.sink, incarnation).await?;
         let start = Instant::now();
         world.done(request).await;
         commits.push(start.elapsed());
+        offers.push(offered.elapsed());
         let start = Instant::now();
         world.acknowledge("reader", session, time + 1).await?;
         acknowledgements.push(start.elapsed());
     }
-    for (what, mut times) in [("commit", commits), ("acknowledge", acknowledgements)] {
+    for (what, mut times) in [("offer", offers), ("commit", commits), ("acknowledge", acknowledgements)] {
         times.sort();
         let total: std::time::Duration = times.iter().sum();
         let at = |percent: usize| {
@@ -55,6 +68,8 @@ async fn main() -> anyhow::Result<()> {
         );
     }
     setup.catalog.close().await;
-    std::fs::remove_file(path)?;
+    if path.exists() {
+        std::fs::remove_file(path)?;
+    }
     Ok(())
 }

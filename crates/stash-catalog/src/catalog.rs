@@ -87,8 +87,8 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     /// commit, sent again, is answered as it was the first time.
     async fn commit(&self, request: CommitRequest) -> Result<Cas<Committed>>;
     /// What `commit` did, read under the head row's lock: what to ask after `Indeterminate`. `None`: it was
-    /// not made, and never will be. It is known until its incarnation's next commit, whoever commits in
-    /// between.
+    /// not made, and never will be: where it might still be on its way, the head's fence was raised. It is known until
+    /// its incarnation's next commit, whoever commits in between.
     async fn read_back(&self, sink: SinkId, commit: CommitId) -> Result<Option<Committed>>;
     /// The linked batches whose extent is above `from`, at most `limit`, with the head, in one snapshot.
     ///

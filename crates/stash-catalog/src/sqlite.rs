@@ -5,21 +5,11 @@
 //! answered with `Ok` is on the disk. A network file system does not keep these promises; do not put a
 //! catalog there.
 //!
-//! One file per noun below holds the statements; this one holds the handle.
+//! The operations are those of `sql`; here are the connections, migrations, and how one notices another process.
 
-mod chain;
-mod commit;
 mod connection;
-mod consumers;
-mod decode;
-mod deletions;
-mod expire;
-mod history;
-mod incarnations;
 mod migrate;
 pub(crate) mod probe;
-mod release;
-mod sinks;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -27,38 +17,25 @@ mod watch;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::ConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
-use stash_types::{
-    CatalogId, Clock, CommitId, ConsumerName, Frontier, IdSource, IncarnationId, PartKey, SessionId, ShardId,
-    SinkId, SinkName,
-};
+use stash_types::{CatalogId, Clock, IdSource};
+use tokio::time::Instant;
 
-use crate::rows::{
-    Acknowledged, ChainSlice, CommitRequest, Committed, ConsumerRow, Declared, DeletionReason, DeletionRow,
-    Dropped, Expired, HeadRow, HistoryFilter, HistoryRow, IncarnationRow, KeyState, NewSink, OpenIncarnation,
-    Opened, RegisterConsumer, SinkRow, View,
-};
-use crate::{Cas, Catalog, CatalogError};
+use crate::rows::{CommitRequest, Committed};
+use crate::sql::link::Held;
+use crate::sql::watch::Watch;
+use crate::sql::{Database, Dialect, Result, Sql, catalog_over_sql, commit};
+use crate::{Cas, CatalogError};
 use connection::Connections;
-use watch::Watch;
-
-type Result<T> = std::result::Result<T, CatalogError>;
+use watch::Polls;
 
 /// How long a write waits for another process's write before it is refused as busy.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The columns of `chains` that make a [`HeadRow`].
-macro_rules! head_columns {
-    () => {
-        "sink, upper, fence, next_seq, status, poisoned_at, poison_message, released, expired, revision"
-    };
-}
-use head_columns;
 
 /// The embedded catalog.
 ///
@@ -66,16 +43,50 @@ use head_columns;
 /// - Handles on the same file, in this process or another, see one another's writes.
 #[derive(Debug)]
 pub struct SqliteCatalog {
-    location: String,
-    id: CatalogId,
-    clock: Arc<dyn Clock>,
-    ids: Arc<dyn IdSource>,
+    sql: Sql,
+}
+
+catalog_over_sql!(SqliteCatalog);
+
+/// The database in this process.
+#[derive(Debug)]
+struct Embedded {
     connections: Connections,
-    /// The highest revision this handle saw.
-    seen: AtomicU64,
-    watch: Watch,
-    /// Whether [`Catalog::close`] was called.
-    closed: AtomicBool,
+    polls: Polls,
+}
+
+#[async_trait]
+impl Database for Embedded {
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
+    async fn writer(&self) -> sqlx::Result<Option<Box<dyn Held + '_>>> {
+        self.connections.for_writing().await
+    }
+    async fn reader(&self) -> sqlx::Result<Option<Box<dyn Held + '_>>> {
+        self.connections.for_reading().await
+    }
+    fn failure(&self, location: &str, op: &'static str, error: sqlx::Error) -> CatalogError {
+        connection::failure(location, op, error)
+    }
+    /// BUSY was waited out before it is an error.
+    fn is_transient(&self, _: &CatalogError) -> bool {
+        false
+    }
+    async fn commit(&self, catalog: &Sql, request: &CommitRequest) -> Result<Cas<Committed>> {
+        commit::stepwise(catalog, request).await
+    }
+    /// What was sent runs before anything that is sent later, on the one connection that writes.
+    fn outlives_its_sender(&self) -> bool {
+        false
+    }
+    async fn wait(&self, catalog: &Sql, seen: u64, deadline: Instant) -> Result<()> {
+        watch::wait(self, catalog, seen, deadline).await
+    }
+    async fn close(&self) {
+        self.connections.close().await;
+        self.polls.close().await;
+    }
 }
 
 impl SqliteCatalog {
@@ -120,149 +131,18 @@ impl SqliteCatalog {
         ids: Arc<dyn IdSource>,
         connections: Connections,
     ) -> SqliteCatalog {
+        let database = Box::new(Embedded { connections, polls: Polls::default() });
         SqliteCatalog {
-            location,
-            id,
-            clock,
-            ids,
-            connections,
-            seen: AtomicU64::new(revision),
-            watch: Watch::new(revision),
-            closed: AtomicBool::new(false),
+            sql: Sql {
+                location,
+                id,
+                clock: Some(clock),
+                ids,
+                database,
+                seen: AtomicU64::new(revision),
+                watch: Arc::new(Watch::new(revision)),
+                closed: AtomicBool::new(false),
+            },
         }
-    }
-
-    fn shard(&self, sink: SinkId) -> ShardId {
-        ShardId::derive(self.id, sink)
-    }
-
-    /// Notes a revision that is durable, and wakes who waits for it.
-    fn saw(&self, revision: u64) {
-        self.seen.fetch_max(revision, Ordering::AcqRel);
-        self.watch.raise(revision);
-    }
-
-    fn behind(&self, saw: u64, found: u64) -> CatalogError {
-        CatalogError::CatalogBehind { location: self.location.clone(), saw, found }
-    }
-
-    fn damaged(&self, what: String) -> CatalogError {
-        CatalogError::Damaged { location: self.location.clone(), what }
-    }
-}
-
-#[async_trait]
-impl Catalog for SqliteCatalog {
-    fn id(&self) -> CatalogId {
-        self.id
-    }
-    fn location(&self) -> String {
-        self.location.clone()
-    }
-    async fn revision(&self) -> Result<u64> {
-        watch::revision(self).await
-    }
-    async fn changed(&self, seen: u64, patience: Duration) -> Result<u64> {
-        watch::changed(self, seen, patience).await
-    }
-    async fn declare_sink(&self, sink: NewSink) -> Result<Declared> {
-        sinks::declare(self, sink).await
-    }
-    async fn sinks(&self, with_dropped: bool) -> Result<Vec<SinkRow>> {
-        sinks::all(self, with_dropped).await
-    }
-    async fn sink_named(&self, name: &SinkName) -> Result<SinkRow> {
-        sinks::named(self, name).await
-    }
-    async fn sink(&self, sink: SinkId) -> Result<SinkRow> {
-        sinks::one(self, sink).await
-    }
-    async fn drop_sink(&self, sink: SinkId, commit: bool) -> Result<Dropped> {
-        sinks::drop_sink(self, sink, commit).await
-    }
-    async fn expire(&self, sink: SinkId, commit: bool) -> Result<Expired> {
-        expire::expire(self, sink, commit).await
-    }
-    async fn head(&self, sink: SinkId) -> Result<HeadRow> {
-        chain::head(self, sink).await
-    }
-    async fn view(&self, sink: SinkId, incarnation: IncarnationId) -> Result<View> {
-        incarnations::view(self, sink, incarnation).await
-    }
-    async fn open_incarnation(&self, request: OpenIncarnation) -> Result<Cas<Opened>> {
-        incarnations::open(self, request).await
-    }
-    async fn renew_lease(&self, sink: SinkId, incarnation: IncarnationId, lease_ms: u64) -> Result<()> {
-        incarnations::renew(self, sink, incarnation, lease_ms).await
-    }
-    async fn close_incarnation(
-        &self,
-        sink: SinkId,
-        incarnation: IncarnationId,
-        reason: &str,
-    ) -> Result<bool> {
-        incarnations::close(self, sink, incarnation, reason).await
-    }
-    async fn incarnations(&self, sink: SinkId) -> Result<Vec<IncarnationRow>> {
-        incarnations::all(self, sink).await
-    }
-    async fn commit(&self, request: CommitRequest) -> Result<Cas<Committed>> {
-        commit::commit(self, request).await
-    }
-    async fn read_back(&self, sink: SinkId, commit: CommitId) -> Result<Option<Committed>> {
-        commit::read_back(self, sink, commit).await
-    }
-    async fn chain(&self, sink: SinkId, from: Frontier, limit: u32) -> Result<ChainSlice> {
-        chain::slice(self, sink, from, limit).await
-    }
-    async fn register_consumer(&self, request: RegisterConsumer) -> Result<ConsumerRow> {
-        consumers::register(self, request).await
-    }
-    async fn renew_session(&self, sink: SinkId, consumer: &ConsumerName, session: SessionId) -> Result<()> {
-        consumers::renew(self, sink, consumer, session).await
-    }
-    async fn consumers(&self, sink: SinkId) -> Result<Vec<ConsumerRow>> {
-        consumers::all(self, sink).await
-    }
-    async fn unregister_consumer(&self, sink: SinkId, consumer: &ConsumerName) -> Result<bool> {
-        consumers::unregister(self, sink, consumer).await
-    }
-    async fn acknowledge(
-        &self,
-        sink: SinkId,
-        consumer: &ConsumerName,
-        session: SessionId,
-        upper: Frontier,
-    ) -> Result<Acknowledged> {
-        consumers::acknowledge(self, sink, consumer, session, upper).await
-    }
-    async fn enqueue(&self, sink: SinkId, keys: &[PartKey], reason: DeletionReason) -> Result<u64> {
-        deletions::enqueue(self, sink, keys, reason).await
-    }
-    async fn deletions_due(&self, limit: u32) -> Result<Vec<DeletionRow>> {
-        deletions::due(self, limit).await
-    }
-    async fn deletions_queued(&self, sink: Option<SinkId>) -> Result<u64> {
-        deletions::queued(self, sink).await
-    }
-    async fn dequeue(&self, keys: &[PartKey]) -> Result<()> {
-        deletions::dequeue(self, keys).await
-    }
-    async fn defer(&self, keys: &[PartKey]) -> Result<()> {
-        deletions::defer(self, keys).await
-    }
-    async fn key_states(&self, sink: SinkId, keys: &[PartKey]) -> Result<Vec<KeyState>> {
-        deletions::key_states(self, sink, keys).await
-    }
-    async fn referenced(&self, sink: SinkId) -> Result<Vec<(PartKey, u64)>> {
-        chain::referenced(self, sink).await
-    }
-    async fn history(&self, filter: HistoryFilter) -> Result<Vec<HistoryRow>> {
-        history::select(self, filter).await
-    }
-    async fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        self.connections.close().await;
-        self.watch.close().await;
     }
 }

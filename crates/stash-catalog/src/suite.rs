@@ -52,20 +52,44 @@ macro_rules! cases {
         pub const CASES: &[(&str, Case)] = &[$($((stringify!($name), |setup| Box::pin($noun::$name(setup)))),*),*];
 
         /// Makes one test of each case of the suite. Takes an async function that makes a
-        /// [`Setup`](crate::suite::Setup) and whatever must live as long as the test.
+        /// [`Setup`](crate::suite::Setup) and whatever must live as long as the test; or an option of both, where
+        /// the backend may be missing and that was reported.
         #[macro_export]
         macro_rules! catalog_suite {
             ($d setup:path) => {
                 $($(
                     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                     async fn $name() {
-                        let (setup, _held) = $d setup().await;
+                        let made = $crate::suite::Made::made($d setup().await);
+                        let Some((setup, _held)) = made else { return };
                         $crate::suite::run(stringify!($name), setup).await;
                     }
                 )*)*
             };
         }
     };
+}
+
+/// What a setup function of [`catalog_suite!`](crate::catalog_suite) returns.
+pub trait Made {
+    /// What must live as long as the test.
+    type Held;
+    /// What was made, if the backend is there.
+    fn made(self) -> Option<(Setup, Self::Held)>;
+}
+
+impl<T> Made for (Setup, T) {
+    type Held = T;
+    fn made(self) -> Option<(Setup, T)> {
+        Some(self)
+    }
+}
+
+impl<T> Made for Option<(Setup, T)> {
+    type Held = T;
+    fn made(self) -> Option<(Setup, T)> {
+        self
+    }
 }
 
 /// Runs the case of that name.

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
-use stash_types::{SinkId, Timestamp, fault};
+use async_trait::async_trait;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection, Row as _, Sqlite, Transaction, TypeInfo, ValueRef};
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
-use super::decode::{Fields, int};
 use super::turn::{Turn, Turns};
-use super::{Result, SqliteCatalog};
-use crate::{CatalogError, HeadRow, Misuse};
+use crate::CatalogError;
+use crate::sql::decode::{Columns, Found};
+use crate::sql::link::{Arg, Held, Link, Row, Uncommitted};
 
 /// How many connections read at the same time.
 const READERS: usize = 3;
@@ -37,9 +37,6 @@ pub(super) struct Connections {
     /// Whether the writing connection may no longer know where it stands.
     suspect: AtomicBool,
 }
-
-/// A connection while it is held.
-pub(super) type Held<'a> = MappedMutexGuard<'a, SqliteConnection>;
 
 /// What every connection to a file is opened with; `busy` bounds the wait for another process.
 pub(super) fn options(path: &std::path::Path, busy: Duration) -> SqliteConnectOptions {
@@ -149,63 +146,140 @@ pub(super) fn quietly(closed: sqlx::Result<()>) {
     }
 }
 
-impl SqliteCatalog {
-    /// Waits for the writing connection.
-    pub(super) async fn writer(&self, op: &'static str) -> Result<Held<'_>> {
-        let mut guard = self.connections.writer.lock().await;
-        self.connections.renew(&mut guard).await.map_err(|error| self.failed(op, error))?;
-        MutexGuard::try_map(guard, Option::as_mut).map_err(|_| self.was_closed(op))
+type Guard<'a> = MappedMutexGuard<'a, SqliteConnection>;
+
+impl Connections {
+    /// Waits for the writing connection; `None` once it is closed.
+    pub(super) async fn for_writing(&self) -> sqlx::Result<Option<Box<dyn Held + '_>>> {
+        let mut guard = self.writer.lock().await;
+        self.renew(&mut guard).await?;
+        Ok(self.hold(guard))
     }
 
     /// Waits for a reading connection.
-    pub(super) async fn reader(&self, op: &'static str) -> Result<Held<'_>> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(self.was_closed(op));
-        }
-        let guard = match self.connections.reader().await {
-            Ok(guard) => guard,
-            Err(error) => return Err(self.failed(op, error)),
-        };
-        MutexGuard::try_map(guard, Option::as_mut).map_err(|_| self.was_closed(op))
+    pub(super) async fn for_reading(&self) -> sqlx::Result<Option<Box<dyn Held + '_>>> {
+        let guard = self.reader().await?;
+        Ok(self.hold(guard))
     }
 
-    /// Begins a transaction that reads one snapshot; it ends when it is dropped.
-    pub(super) async fn read<'c>(&self, op: &'static str, held: &'c mut Held<'_>) -> Result<Snapshot<'c>> {
-        held.begin().await.map_err(|error| self.failed(op, error))
-    }
-
-    /// Begins a transaction that writes; nothing of it remains unless it is committed.
-    pub(super) async fn write<'c>(&'c self, op: &'static str, held: &'c mut Held<'_>) -> Result<Write<'c>> {
-        // Read before the lock is taken: whoever committed in between can only have raised it.
-        let saw = self.seen.load(Ordering::Acquire);
-        let Connections { path, busy, turns, .. } = &self.connections;
-        let turn = turns.take(path.as_deref(), *busy).await;
-        let tx = held.begin_with("BEGIN IMMEDIATE").await.map_err(|error| {
-            self.connections.doubt(&error);
-            self.failed(op, error)
-        })?;
-        fault::place("catalog.begun");
-        Ok(Write { catalog: self, tx, op, now: self.clock.now(), saw, _turn: turn })
-    }
-
-    fn was_closed(&self, op: &'static str) -> CatalogError {
-        CatalogError::Determinate {
-            location: self.location.clone(),
-            op,
-            what: "this handle was closed: open the catalog again".to_owned(),
-            retry: false,
-            source: None,
-        }
-    }
-
-    /// What a failure before a commit means: nothing was written.
-    pub(super) fn failed(&self, op: &'static str, error: sqlx::Error) -> CatalogError {
-        failure(&self.location, op, error)
+    fn hold<'s>(&'s self, guard: MutexGuard<'s, Option<SqliteConnection>>) -> Option<Box<dyn Held + 's>> {
+        let guard = MutexGuard::try_map(guard, Option::as_mut).ok()?;
+        Some(Box::new(HeldConnection { connections: self, guard }))
     }
 }
 
-/// A transaction that only reads.
-pub(super) type Snapshot<'c> = Transaction<'c, Sqlite>;
+/// A connection while it is held.
+struct HeldConnection<'s> {
+    connections: &'s Connections,
+    guard: Guard<'s>,
+}
+
+#[async_trait]
+impl Held for HeldConnection<'_> {
+    fn each(&mut self) -> Box<dyn Link + '_> {
+        Box::new(Each(&mut self.guard))
+    }
+
+    async fn snapshot(&mut self) -> sqlx::Result<Box<dyn Link + '_>> {
+        let tx = self.guard.begin().await?;
+        Ok(Box::new(Changes { connections: self.connections, tx, _turn: Turn::none() }))
+    }
+
+    async fn begin(&mut self) -> sqlx::Result<Box<dyn Link + '_>> {
+        let connections = self.connections;
+        let turn = connections.turns.take(connections.path.as_deref(), connections.busy).await;
+        match self.guard.begin_with("BEGIN IMMEDIATE").await {
+            Ok(tx) => Ok(Box::new(Changes { connections, tx, _turn: turn })),
+            Err(error) => {
+                connections.doubt(&error);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Statements each by itself.
+struct Each<'s>(&'s mut SqliteConnection);
+
+#[async_trait]
+impl Link for Each<'_> {
+    async fn fetch(&mut self, sql: &'static str, args: Vec<Arg>) -> sqlx::Result<Vec<Row>> {
+        fetch(self.0, sql, args).await
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), Uncommitted> {
+        Ok(())
+    }
+}
+
+/// A transaction.
+struct Changes<'s> {
+    connections: &'s Connections,
+    tx: Transaction<'s, Sqlite>,
+    /// Ends after the transaction: fields are dropped in order.
+    _turn: Turn<'s>,
+}
+
+#[async_trait]
+impl Link for Changes<'_> {
+    async fn fetch(&mut self, sql: &'static str, args: Vec<Arg>) -> sqlx::Result<Vec<Row>> {
+        let rows = fetch(&mut self.tx, sql, args).await;
+        rows.inspect_err(|error| self.connections.doubt(error))
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), Uncommitted> {
+        let Changes { connections, tx, _turn } = *self;
+        let committed = tx.commit().await.inspect_err(|error| connections.doubt(error));
+        committed.map_err(|error| match primary_code(&error) {
+            // The lock was not to be had, so nothing reached the log.
+            Some(5) => Uncommitted::Surely(error),
+            _ => Uncommitted::Perhaps(error, "the commit failed on its way to the disk"),
+        })
+    }
+}
+
+async fn fetch(
+    connection: &mut SqliteConnection,
+    sql: &'static str,
+    args: Vec<Arg>,
+) -> sqlx::Result<Vec<Row>> {
+    let mut query = sqlx::query(sql);
+    for arg in args {
+        query = match arg {
+            Arg::Int(value) => query.bind(value),
+            Arg::Text(value) => query.bind(value),
+            Arg::Blob(value) => query.bind(value),
+        };
+    }
+    let rows = query.fetch_all(connection).await?;
+    Ok(rows.into_iter().map(|row| -> Row { Box::new(row) }).collect())
+}
+
+impl Columns for SqliteRow {
+    fn column(&self, name: &str) -> Result<Found<'_>, String> {
+        found(self, name)
+    }
+
+    fn first(&self) -> Result<Found<'_>, String> {
+        found(self, 0)
+    }
+}
+
+/// SUBTLE: the library gives 0 and "" for a null, and the bytes of a text where a blob is asked for. So the type
+/// of the value is asked first.
+fn found<I: sqlx::ColumnIndex<SqliteRow> + Copy>(row: &SqliteRow, column: I) -> Result<Found<'_>, String> {
+    let failed = |error: sqlx::Error| error.to_string();
+    let value = row.try_get_raw(column).map_err(failed)?;
+    if value.is_null() {
+        return Ok(Found::Null);
+    }
+    match value.type_info().name() {
+        "INTEGER" => row.try_get(column).map(Found::Int).map_err(failed),
+        "TEXT" => row.try_get(column).map(Found::Text).map_err(failed),
+        "BLOB" => row.try_get(column).map(Found::Blob).map_err(failed),
+        _ => Ok(Found::Other("a number with a fraction")),
+    }
+}
 
 /// What a failure before a commit means, at `location`: nothing was written.
 pub(super) fn failure(location: &str, op: &'static str, error: sqlx::Error) -> CatalogError {
@@ -231,127 +305,4 @@ pub(super) fn failure(location: &str, op: &'static str, error: sqlx::Error) -> C
 pub(super) fn primary_code(error: &sqlx::Error) -> Option<i64> {
     let code: i64 = error.as_database_error()?.code()?.parse().ok()?;
     Some(code & 0xff)
-}
-
-/// Where a process may die in the transaction of an operation: all is written and nothing durable; it is durable
-/// and nobody was told.
-fn places(op: &str) -> (&'static str, &'static str) {
-    match op {
-        "declare sink" => ("catalog.declare_ready", "catalog.declare_done"),
-        "drop sink" => ("catalog.drop_ready", "catalog.drop_done"),
-        "open incarnation" => ("catalog.open_ready", "catalog.open_done"),
-        "close incarnation" => ("catalog.close_ready", "catalog.close_done"),
-        "commit" => ("catalog.commit_ready", "catalog.commit_done"),
-        "register consumer" => ("catalog.register_ready", "catalog.register_done"),
-        "acknowledge" => ("catalog.acknowledge_ready", "catalog.acknowledge_done"),
-        "enqueue deletions" => ("catalog.enqueue_ready", "catalog.enqueue_done"),
-        "dequeue deletions" => ("catalog.dequeue_ready", "catalog.dequeue_done"),
-        _ => ("catalog.other_ready", "catalog.other_done"),
-    }
-}
-
-/// A transaction that writes. Its first statement takes the head row of the sink it writes to.
-#[derive(Debug)]
-pub(super) struct Write<'c> {
-    pub(super) catalog: &'c SqliteCatalog,
-    pub(super) tx: Transaction<'c, Sqlite>,
-    op: &'static str,
-    /// The moment of everything this transaction writes.
-    pub(super) now: Timestamp,
-    saw: u64,
-    /// Ends after the transaction: fields are dropped in order.
-    _turn: Turn<'c>,
-}
-
-impl Write<'_> {
-    /// Turns a failed statement into this operation's error.
-    pub(super) fn failed(&self, error: sqlx::Error) -> CatalogError {
-        self.catalog.connections.doubt(&error);
-        self.catalog.failed(self.op, error)
-    }
-
-    /// The moment of this transaction as it is stored.
-    pub(super) fn at(&self) -> i64 {
-        int(self.now.0)
-    }
-
-    /// Takes the head row: every other write to the sink waits or has happened. Raises the fence by
-    /// `bump`, 1 for what a decision in flight must notice and 0 for the rest.
-    pub(super) async fn take_head(&mut self, sink: SinkId, bump: i64) -> Result<HeadRow> {
-        let taken = sqlx::query(concat!(
-            "UPDATE chains SET fence = fence + ? WHERE sink = ? RETURNING ",
-            super::head_columns!()
-        ))
-        .bind(bump)
-        .bind(sink.to_string())
-        .fetch_optional(&mut *self.tx)
-        .await
-        .map_err(|error| self.failed(error))?;
-        fault::place("catalog.head_taken");
-        match taken {
-            Some(row) => Fields::new(&self.catalog.location, "chains", &row).head(),
-            None => Err(Misuse::NoSuchSink { sink: sink.to_string() }.into()),
-        }
-    }
-
-    /// The same, refusing a sink that was dropped.
-    pub(super) async fn take_live_head(&mut self, sink: SinkId, bump: i64) -> Result<HeadRow> {
-        let head = self.take_head(sink, bump).await?;
-        match head.status {
-            crate::HeadStatus::Dropped => Err(CatalogError::SinkDropped { sink }),
-            _ => Ok(head),
-        }
-    }
-
-    /// Raises the catalog's revision; once per transaction.
-    pub(super) async fn revise(&mut self) -> Result<u64> {
-        let row = sqlx::query("UPDATE catalog SET revision = revision + 1 WHERE one = 1 RETURNING revision")
-            .fetch_one(&mut *self.tx)
-            .await
-            .map_err(|error| self.failed(error))?;
-        let revision = Fields::new(&self.catalog.location, "catalog", &row).u64("revision")?;
-        if revision <= self.saw {
-            // I7: the file was swapped for an older one under our feet; writing would fork history.
-            return Err(self.catalog.behind(self.saw, revision.saturating_sub(1)));
-        }
-        Ok(revision)
-    }
-
-    /// Raises the revision and writes it on the head row.
-    pub(super) async fn stamp(&mut self, sink: SinkId) -> Result<u64> {
-        let revision = self.revise().await?;
-        sqlx::query("UPDATE chains SET revision = ? WHERE sink = ?")
-            .bind(int(revision))
-            .bind(sink.to_string())
-            .execute(&mut *self.tx)
-            .await
-            .map_err(|error| self.failed(error))?;
-        Ok(revision)
-    }
-
-    /// Makes everything durable, as `revision`, and wakes who waits for it.
-    pub(super) async fn commit(self, revision: u64) -> Result<()> {
-        let Write { catalog, tx, op, _turn, .. } = self;
-        let (ready, done) = places(op);
-        fault::place(ready);
-        let committed = tx.commit().await;
-        if let Err(error) = &committed {
-            catalog.connections.doubt(error);
-        }
-        match committed {
-            Ok(()) => {
-                fault::place(done);
-                catalog.saw(revision);
-                Ok(())
-            }
-            // The lock was not to be had, so nothing reached the log.
-            Err(error) if primary_code(&error) == Some(5) => Err(catalog.failed(op, error)),
-            Err(error) => Err(CatalogError::Indeterminate {
-                location: catalog.location.clone(),
-                op,
-                what: "the commit failed on its way to the disk".to_owned(),
-                source: Some(Arc::new(error)),
-            }),
-        }
-    }
 }

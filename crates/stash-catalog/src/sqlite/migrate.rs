@@ -10,30 +10,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
-use sqlx::{ConnectOptions, Connection, Row, SqlSafeStr, SqliteConnection};
+use sqlx::migrate::Migrator;
+use sqlx::{ConnectOptions, Connection, Row, SqliteConnection};
 use stash_types::{CatalogId, IdSource, Timestamp, fault};
 
-use super::Result;
 use super::connection::{failure, options, quietly, writer_options};
-use super::decode::{Fields, int};
 use crate::CatalogError;
-
-/// Every migration there is, by its number.
-const MIGRATIONS: &[(i64, &str, &str)] =
-    &[(1, "catalog", include_str!("../../../../migrations/sqlite/0001_catalog.sql"))];
-
-const OP: &str = "open";
+use crate::sql::decode::Fields;
+use crate::sql::link::int;
+use crate::sql::schema::{OP, determinate, foreign, known_version, migrations, newer, refused};
+use crate::sql::{Dialect, Result};
 
 /// How long to wait for another process that migrates.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 /// How long to wait between two looks at the lock.
 const LOCK_POLL: Duration = Duration::from_millis(5);
-
-/// The schema version this build writes.
-pub(super) fn known_version() -> i64 {
-    MIGRATIONS.iter().map(|(version, _, _)| *version).max().unwrap_or(0)
-}
 
 /// Opens the writing connection of a file and brings the file to this build's version.
 pub(super) async fn open_file(
@@ -81,16 +72,11 @@ pub(super) async fn migrate(
 
 /// Applies the migrations that are missing, and compares those that are there.
 async fn apply(writer: &mut SqliteConnection, location: &str) -> Result<()> {
-    let migrations = MIGRATIONS
-        .iter()
-        .map(|(version, noun, sql)| {
-            Migration::new(*version, (*noun).into(), MigrationType::Simple, sql.into_sql_str(), false)
-        })
-        .collect();
     // Not `run`: its future cannot be sent between threads as far as the compiler can see, so that nobody
     // could open a catalog in a task of its own.
-    let migrator = Migrator::with_migrations(migrations);
-    migrator.run_direct(None, &mut *writer, false).await.map_err(|error| refused(location, error))
+    let migrator = Migrator::with_migrations(migrations(Dialect::Sqlite));
+    let ran = migrator.run_direct(None, &mut *writer, false).await;
+    ran.map_err(|error| refused(location, error, |error| failure(location, OP, error)))
 }
 
 /// Draws the catalog's id, unless somebody did.
@@ -134,9 +120,9 @@ async fn refuse_newer(path: &Path, location: &str, busy: Duration) -> Result<i64
         .map_err(|error| failure(location, OP, error))?;
     let verdict = version(&mut look, location).await;
     quietly(look.close().await);
-    let (found, known) = (verdict?, known_version());
-    if found > known {
-        return Err(CatalogError::Newer { location: location.to_owned(), found, known });
+    let found = verdict?;
+    if found > known_version() {
+        return Err(newer(location, found));
     }
     Ok(found)
 }
@@ -154,11 +140,7 @@ async fn version(look: &mut SqliteConnection, location: &str) -> Result<i64> {
     let (tables, ours): (i64, i64) =
         (row.try_get("tables").map_err(failed)?, row.try_get("ours").map_err(failed)?);
     if ours == 0 && tables > 0 {
-        return Err(determinate(
-            location,
-            "the file is a database of something else: name another file".to_owned(),
-            None,
-        ));
+        return Err(foreign(location, "file", "name another file"));
     }
     if ours == 0 {
         return Ok(0);
@@ -168,32 +150,6 @@ async fn version(look: &mut SqliteConnection, location: &str) -> Result<i64> {
         .await
         .map_err(failed)?;
     row.try_get("version").map_err(failed)
-}
-
-fn refused(location: &str, error: MigrateError) -> CatalogError {
-    match error {
-        MigrateError::VersionMissing(found) => {
-            CatalogError::Newer { location: location.to_owned(), found, known: known_version() }
-        }
-        MigrateError::VersionMismatch(version) => determinate(
-            location,
-            format!(
-                "migration {version} was applied with another text than this build has: \
-                 use the build that wrote the catalog, or restore the migration's file"
-            ),
-            None,
-        ),
-        MigrateError::Execute(error) => failure(location, OP, error),
-        other => determinate(location, format!("the migration failed: {other}"), Some(Arc::new(other))),
-    }
-}
-
-fn determinate(
-    location: &str,
-    what: String,
-    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
-) -> CatalogError {
-    CatalogError::Determinate { location: location.to_owned(), op: OP, what, retry: false, source }
 }
 
 /// The lock file of a catalog.

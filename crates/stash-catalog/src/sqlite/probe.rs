@@ -9,13 +9,13 @@ use sqlx::{AssertSqlSafe, ConnectOptions};
 use stash_types::{CatalogId, InlineRun, ShardId};
 use uuid::Uuid;
 
-use super::Result;
 use super::connection::failure;
-use super::decode::Fields;
 use crate::Committed;
 use crate::rows::{
     BatchRow, ConsumerRow, DeletionRow, HeadRow, HistoryRow, IncarnationRow, PartRow, SinkRow,
 };
+use crate::sql::Result;
+use crate::sql::decode::Fields;
 
 /// Where a probe says it is.
 const LOCATION: &str = "probe";

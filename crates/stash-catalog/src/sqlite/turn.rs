@@ -27,6 +27,13 @@ pub(super) struct Turn<'a> {
     file: Option<&'a File>,
 }
 
+impl Turn<'_> {
+    /// For who writes nothing.
+    pub(super) fn none() -> Self {
+        Turn { file: None }
+    }
+}
+
 impl Turns {
     /// Waits for a turn, for at most `patience`. The caller has the writing connection, so that one handle
     /// never waits for itself.

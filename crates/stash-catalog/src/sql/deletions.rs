@@ -6,12 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use sqlx::SqliteConnection;
 use stash_types::{Frontier, IncarnationId, PartKey, SinkId};
 
-use super::connection::Write;
-use super::decode::{Fields, int, reason_word};
-use super::{Result, SqliteCatalog, release};
+use super::chain::head_in;
+use super::decode::reason_word;
+use super::link::args;
+use super::write::{Tx, Write};
+use super::{Result, Sql, release};
 use crate::Misuse;
 use crate::rows::{DeletionReason, DeletionRow, IncarnationState, KeyState};
 
@@ -20,17 +21,28 @@ const DEFER_MS: i64 = 1000;
 /// The longest wait after a delete that failed.
 const DEFER_MS_MAX: i64 = 300_000;
 
+/// A statement that takes a list as one bound value: both its texts. The list is JSON, its elements are `value`.
+macro_rules! each_of {
+    ($tx:expr, $before:expr, $list:literal, $after:expr) => {
+        $tx.pick(
+            concat!($before, "json_each(", $list, ")", $after),
+            concat!($before, "jsonb_array_elements_text(", $list, "::jsonb)", $after),
+        )
+    };
+}
+pub(super) use each_of;
+
 /// A list as a bound value: one statement then takes many keys.
-pub(super) fn json<T: Serialize>(catalog: &SqliteCatalog, list: &[T]) -> Result<String> {
+pub(super) fn json<T: Serialize>(catalog: &Sql, list: &[T]) -> Result<String> {
     serde_json::to_string(list).map_err(|error| catalog.damaged(format!("a list of keys: {error}")))
 }
 
-fn key_list(catalog: &SqliteCatalog, keys: &[PartKey]) -> Result<String> {
+fn key_list(catalog: &Sql, keys: &[PartKey]) -> Result<String> {
     json(catalog, &keys.iter().map(PartKey::to_string).collect::<Vec<_>>())
 }
 
 /// Refuses keys of another shard (I23).
-fn check_shard(catalog: &SqliteCatalog, sink: SinkId, keys: &[PartKey]) -> Result<()> {
+fn check_shard(catalog: &Sql, sink: SinkId, keys: &[PartKey]) -> Result<()> {
     let shard = catalog.shard(sink);
     match keys.iter().find(|key| key.shard != shard) {
         Some(key) => {
@@ -55,30 +67,31 @@ pub(super) async fn queue(
     let list: Vec<_> =
         keys.iter().map(|(key, seq)| (key.to_string(), key.name.incarnation.to_string(), seq)).collect();
     let list = json(write.catalog, &list)?;
-    let rows = sqlx::query(
-        "INSERT INTO deletions (key, sink, incarnation, seq, reason, queued, due, attempts)
-         SELECT value ->> 0, ?1, value ->> 1, value ->> 2, ?2, ?3, ?3, 0 FROM json_each(?4)
-         WHERE NOT EXISTS (SELECT 1 FROM parts WHERE parts.key = value ->> 0)
-         ON CONFLICT (key) DO NOTHING RETURNING key",
-    )
-    .bind(sink.to_string())
-    .bind(reason_word(reason))
-    .bind(write.at())
-    .bind(list)
-    .fetch_all(&mut *write.tx)
-    .await
-    .map_err(|error| write.failed(error))?;
+    macro_rules! insert {
+        ($list:literal) => {
+            concat!(
+                "INSERT INTO deletions (key, sink, incarnation, seq, reason, queued, due, attempts)
+                 SELECT value ->> 0, $1, value ->> 1, CAST(value ->> 2 AS BIGINT), $2, $3, $3, 0 FROM ",
+                $list,
+                " WHERE NOT EXISTS (SELECT 1 FROM parts WHERE parts.key = value ->> 0)
+                 ON CONFLICT (key) DO NOTHING RETURNING key"
+            )
+        };
+    }
+    let sql = write.pick(insert!("json_each($4)"), insert!("jsonb_array_elements($4::jsonb)"));
+    let now = write.now;
+    let rows = write.rows(sql, args![sink, reason_word(reason), now, list]).await?;
     let queued = rows
         .iter()
-        .map(|row| Fields::new(&write.catalog.location, "deletions", row).parse("key"))
+        .map(|row| write.fields("deletions", row).parse("key"))
         .collect::<Result<Vec<PartKey>>>()?;
     write.record_keys(sink, &queued, "queued", reason_word(reason)).await?;
     Ok(u64::try_from(queued.len()).unwrap_or(u64::MAX))
 }
 
 /// Queues keys that nobody links.
-pub(super) async fn enqueue(
-    catalog: &SqliteCatalog,
+pub(crate) async fn enqueue(
+    catalog: &Sql,
     sink: SinkId,
     keys: &[PartKey],
     reason: DeletionReason,
@@ -93,7 +106,7 @@ pub(super) async fn enqueue(
     if reason == DeletionReason::Swept {
         // SUBTLE: the plan was made before; a key of an open incarnation may still be on its way into the
         // chain. Being garbage is monotone, so what is garbage here, under the head row, stays it.
-        let incarnations = incarnations_of(catalog, &mut write.tx, sink, keys).await?;
+        let incarnations = incarnations_of(&mut write, sink, keys).await?;
         judged.retain(|(key, _)| {
             incarnations.get(&key.name.incarnation).is_some_and(|found| is_settled(key, found))
         });
@@ -113,87 +126,77 @@ fn is_settled(key: &PartKey, (state, resolved): &(IncarnationState, Frontier)) -
 
 /// State and resolved upper of the incarnations that wrote the keys, of those this sink has.
 async fn incarnations_of(
-    catalog: &SqliteCatalog,
-    connection: &mut SqliteConnection,
+    tx: &mut Tx<'_>,
     sink: SinkId,
     keys: &[PartKey],
 ) -> Result<BTreeMap<IncarnationId, (IncarnationState, Frontier)>> {
     let wanted: BTreeSet<_> = keys.iter().map(|key| key.name.incarnation).collect();
     let wanted: Vec<_> = wanted.iter().map(IncarnationId::to_string).collect();
-    let rows = sqlx::query(
-        "SELECT id, closed, resolved FROM incarnations
-         WHERE sink = ? AND id IN (SELECT value FROM json_each(?))",
-    )
-    .bind(sink.to_string())
-    .bind(json(catalog, &wanted)?)
-    .fetch_all(connection)
-    .await
-    .map_err(|error| catalog.failed("incarnations of keys", error))?;
+    let wanted = json(tx.catalog, &wanted)?;
+    let sql = each_of!(
+        tx,
+        "SELECT id, closed, resolved FROM incarnations WHERE sink = $1 AND id IN (SELECT value FROM ",
+        "$2",
+        ")"
+    );
+    let rows = tx.rows(sql, args![sink, wanted]).await?;
     rows.iter()
         .map(|row| {
-            let fields = Fields::new(&catalog.location, "incarnations", row);
+            let fields = tx.fields("incarnations", row);
             Ok((fields.parse("id")?, (fields.state("closed")?, fields.frontier("resolved")?)))
         })
         .collect()
 }
 
 /// The keys due for deletion, those due longest first.
-pub(super) async fn due(catalog: &SqliteCatalog, limit: u32) -> Result<Vec<DeletionRow>> {
+pub(crate) async fn due(catalog: &Sql, limit: u32) -> Result<Vec<DeletionRow>> {
     const OP: &str = "deletions due";
     let mut held = catalog.reader(OP).await?;
-    let rows = sqlx::query(
-        "SELECT key, sink, reason, queued, attempts FROM deletions WHERE due <= ?
-         ORDER BY due, queued, key LIMIT ?",
-    )
-    .bind(int(catalog.clock.now().0))
-    .bind(i64::from(limit))
-    .fetch_all(&mut *held)
-    .await
-    .map_err(|error| catalog.failed(OP, error))?;
-    rows.iter().map(|row| Fields::new(&catalog.location, "deletions", row).deletion()).collect()
+    let mut tx = catalog.each(OP, &mut held);
+    let now = tx.now().await?;
+    let rows = tx
+        .rows(
+            "SELECT key, sink, reason, queued, attempts FROM deletions WHERE due <= $1
+             ORDER BY due, queued, key LIMIT $2",
+            args![now, i64::from(limit)],
+        )
+        .await?;
+    rows.iter().map(|row| catalog.fields("deletions", row).deletion()).collect()
 }
 
 /// How many keys are queued, due or not.
-pub(super) async fn queued(catalog: &SqliteCatalog, sink: Option<SinkId>) -> Result<u64> {
+pub(crate) async fn queued(catalog: &Sql, sink: Option<SinkId>) -> Result<u64> {
     const OP: &str = "deletions queued";
     let mut held = catalog.reader(OP).await?;
-    let row = sqlx::query("SELECT COUNT(*) AS queued FROM deletions WHERE ?1 IS NULL OR sink = ?1")
-        .bind(sink.map(|sink| sink.to_string()))
-        .fetch_one(&mut *held)
-        .await
-        .map_err(|error| catalog.failed(OP, error))?;
-    Fields::new(&catalog.location, "deletions", &row).u64("queued")
+    let sql = "SELECT COUNT(*) AS queued FROM deletions WHERE $1 IS NULL OR sink = $1";
+    let row = catalog.each(OP, &mut held).one(sql, args![sink]).await?;
+    catalog.fields("deletions", &row).u64("queued")
 }
 
 /// Takes the head rows of every sink that queued one of the keys, always in the same order.
 async fn take_heads(write: &mut Write<'_>, list: &str) -> Result<BTreeSet<SinkId>> {
-    let rows = sqlx::query(
+    let sql = write.pick(
         "UPDATE chains SET revision = revision WHERE sink IN
-            (SELECT sink FROM deletions WHERE key IN (SELECT value FROM json_each(?)))
+            (SELECT sink FROM deletions WHERE key IN (SELECT value FROM json_each($1)))
          RETURNING sink",
-    )
-    .bind(list)
-    .fetch_all(&mut *write.tx)
-    .await
-    .map_err(|error| write.failed(error))?;
-    rows.iter().map(|row| Fields::new(&write.catalog.location, "chains", row).parse("sink")).collect()
+        "SELECT sink FROM chains WHERE sink IN
+            (SELECT sink FROM deletions WHERE key IN (SELECT value FROM jsonb_array_elements_text($1::jsonb)))
+         ORDER BY sink FOR NO KEY UPDATE",
+    );
+    let rows = write.rows(sql, args![list]).await?;
+    rows.iter().map(|row| write.fields("chains", row).parse("sink")).collect()
 }
 
 async fn stamp_all(write: &mut Write<'_>, sinks: &BTreeSet<SinkId>) -> Result<u64> {
     let revision = write.revise().await?;
     for sink in sinks {
-        sqlx::query("UPDATE chains SET revision = ? WHERE sink = ?")
-            .bind(int(revision))
-            .bind(sink.to_string())
-            .execute(&mut *write.tx)
-            .await
-            .map_err(|error| write.failed(error))?;
+        write.rows("UPDATE chains SET revision = $1 WHERE sink = $2", args![revision, *sink]).await?;
     }
     Ok(revision)
 }
 
 /// Forgets keys that are gone from the store, and the rows of released batches that waited for them.
-pub(super) async fn dequeue(catalog: &SqliteCatalog, keys: &[PartKey]) -> Result<()> {
+pub(crate) async fn dequeue(catalog: &Sql, keys: &[PartKey]) -> Result<()> {
     const OP: &str = "dequeue deletions";
     let list = key_list(catalog, keys)?;
     let mut held = catalog.writer(OP).await?;
@@ -202,16 +205,16 @@ pub(super) async fn dequeue(catalog: &SqliteCatalog, keys: &[PartKey]) -> Result
     if sinks.is_empty() {
         return Ok(());
     }
-    let rows = sqlx::query(
-        "DELETE FROM deletions WHERE key IN (SELECT value FROM json_each(?)) RETURNING key, sink, seq",
-    )
-    .bind(&list)
-    .fetch_all(&mut *write.tx)
-    .await
-    .map_err(|error| write.failed(error))?;
+    let sql = each_of!(
+        write,
+        "DELETE FROM deletions WHERE key IN (SELECT value FROM ",
+        "$1",
+        ") RETURNING key, sink, seq"
+    );
+    let rows = write.rows(sql, args![list]).await?;
     let mut gone: BTreeMap<SinkId, (Vec<PartKey>, BTreeSet<u64>)> = BTreeMap::new();
     for row in &rows {
-        let fields = Fields::new(&catalog.location, "deletions", row);
+        let fields = catalog.fields("deletions", row);
         let (keys, seqs) = gone.entry(fields.parse("sink")?).or_default();
         keys.push(fields.parse("key")?);
         seqs.extend(fields.u64_opt("seq")?);
@@ -225,7 +228,7 @@ pub(super) async fn dequeue(catalog: &SqliteCatalog, keys: &[PartKey]) -> Result
 }
 
 /// Makes keys due again later.
-pub(super) async fn defer(catalog: &SqliteCatalog, keys: &[PartKey]) -> Result<()> {
+pub(crate) async fn defer(catalog: &Sql, keys: &[PartKey]) -> Result<()> {
     const OP: &str = "defer deletions";
     let list = key_list(catalog, keys)?;
     let mut held = catalog.writer(OP).await?;
@@ -234,47 +237,50 @@ pub(super) async fn defer(catalog: &SqliteCatalog, keys: &[PartKey]) -> Result<(
     if sinks.is_empty() {
         return Ok(());
     }
-    sqlx::query(
-        "UPDATE deletions SET due = ?1 + MIN(?2, ?3 << MIN(attempts, 20)), attempts = attempts + 1
-         WHERE key IN (SELECT value FROM json_each(?4))",
-    )
-    .bind(write.at())
-    .bind(DEFER_MS_MAX)
-    .bind(DEFER_MS)
-    .bind(list)
-    .execute(&mut *write.tx)
-    .await
-    .map_err(|error| write.failed(error))?;
+    let sql = each_of!(
+        write,
+        "UPDATE deletions SET attempts = attempts + 1, due = $1 + CASE
+            WHEN attempts > 20 THEN $2
+            WHEN ($3 << CAST(attempts AS INTEGER)) > $2 THEN $2
+            ELSE $3 << CAST(attempts AS INTEGER) END
+         WHERE key IN (SELECT value FROM ",
+        "$4",
+        ")"
+    );
+    let now = write.now;
+    write.rows(sql, args![now, DEFER_MS_MAX, DEFER_MS, list]).await?;
     let revision = stamp_all(&mut write, &sinks).await?;
     write.commit(revision).await
 }
 
 /// What is known of each key, in the order given.
-pub(super) async fn key_states(
-    catalog: &SqliteCatalog,
-    sink: SinkId,
-    keys: &[PartKey],
-) -> Result<Vec<KeyState>> {
+pub(crate) async fn key_states(catalog: &Sql, sink: SinkId, keys: &[PartKey]) -> Result<Vec<KeyState>> {
     const OP: &str = "key states";
     check_shard(catalog, sink, keys)?;
     let list = key_list(catalog, keys)?;
     let mut held = catalog.reader(OP).await?;
     let mut snapshot = catalog.read(OP, &mut held).await?;
-    super::chain::head_in(catalog, &mut snapshot, sink).await?;
-    let rows = sqlx::query(
-        "SELECT asked.key AS place, parts.seq AS seq, deletions.reason AS reason FROM json_each(?) AS asked
-         LEFT JOIN parts ON parts.key = asked.value LEFT JOIN deletions ON deletions.key = asked.value
-         ORDER BY asked.key",
-    )
-    .bind(list)
-    .fetch_all(&mut *snapshot)
-    .await
-    .map_err(|error| catalog.failed(OP, error))?;
-    let incarnations = incarnations_of(catalog, &mut snapshot, sink, keys).await?;
+    head_in(&mut snapshot, sink).await?;
+    macro_rules! states {
+        ($asked:literal) => {
+            concat!(
+                "SELECT asked.key AS place, parts.seq AS seq, deletions.reason AS reason FROM ",
+                $asked,
+                " LEFT JOIN parts ON parts.key = asked.value LEFT JOIN deletions ON deletions.key = asked.value
+                 ORDER BY asked.key"
+            )
+        };
+    }
+    let sql = snapshot.pick(
+        states!("json_each($1) AS asked"),
+        states!("jsonb_array_elements_text($1::jsonb) WITH ORDINALITY AS asked (value, key)"),
+    );
+    let rows = snapshot.rows(sql, args![list]).await?;
+    let incarnations = incarnations_of(&mut snapshot, sink, keys).await?;
     keys.iter()
         .zip(&rows)
         .map(|(key, row)| {
-            let fields = Fields::new(&catalog.location, "parts", row);
+            let fields = catalog.fields("parts", row);
             Ok(KeyState {
                 key: *key,
                 referenced_by: fields.u64_opt("seq")?,

@@ -2,67 +2,54 @@
 
 use stash_types::{ConsumerName, Frontier, SessionId, SinkId};
 
-use super::connection::Write;
-use super::decode::{Fields, bytes, int};
-use super::{Result, SqliteCatalog, release};
+use super::link::args;
+use super::write::{Tx, Write};
+use super::{Result, Sql, release};
 use crate::rows::{Acknowledged, ConsumerRow, HeadRow, RegisterConsumer, StartAt};
 use crate::{CatalogError, Misuse};
 
 async fn find(write: &mut Write<'_>, sink: SinkId, name: &ConsumerName) -> Result<Option<ConsumerRow>> {
-    sqlx::query("SELECT name, acked, session, seen FROM consumers WHERE sink = ? AND name = ?")
-        .bind(sink.to_string())
-        .bind(name.as_str())
-        .fetch_optional(&mut *write.tx)
-        .await
-        .map_err(|error| write.failed(error))?
-        .map(|row| Fields::new(&write.catalog.location, "consumers", &row).consumer())
-        .transpose()
+    let sql = "SELECT name, acked, session, seen FROM consumers WHERE sink = $1 AND name = $2";
+    let row = write.row(sql, args![sink, name]).await?;
+    row.map(|row| write.fields("consumers", &row).consumer()).transpose()
 }
 
 async fn as_of(write: &mut Write<'_>, sink: SinkId) -> Result<Frontier> {
-    let row = sqlx::query("SELECT id, as_of FROM sinks WHERE id = ?")
-        .bind(sink.to_string())
-        .fetch_one(&mut *write.tx)
-        .await
-        .map_err(|error| write.failed(error))?;
-    Fields::new(&write.catalog.location, "sinks", &row).frontier("as_of")
+    let row = write.one("SELECT id, as_of FROM sinks WHERE id = $1", args![sink]).await?;
+    write.fields("sinks", &row).frontier("as_of")
 }
 
 /// Registers a consumer, or opens a new session of a known one, which fences the older.
 ///
 /// Releases nothing by itself: a first consumer that starts at the chain's upper lets go of what lies
 /// before it with its first acknowledgement, so that a second one still has time to start earlier.
-pub(super) async fn register(catalog: &SqliteCatalog, request: RegisterConsumer) -> Result<ConsumerRow> {
+pub(crate) async fn register(catalog: &Sql, request: &RegisterConsumer) -> Result<ConsumerRow> {
     const OP: &str = "register consumer";
     let RegisterConsumer { sink, consumer, session, start } = request;
+    let (sink, session) = (*sink, *session);
     let mut held = catalog.writer(OP).await?;
     let mut write = catalog.write(OP, &mut held).await?;
     let head = write.take_live_head(sink, 1).await?;
-    let known = find(&mut write, sink, &consumer).await?;
+    let known = find(&mut write, sink, consumer).await?;
     let acked = match &known {
-        Some(known) if start == StartAt::SkipExpired => known.acked.max(head.expired),
+        Some(known) if *start == StartAt::SkipExpired => known.acked.max(head.expired),
         Some(known) => known.acked,
-        None => start_at(&mut write, &head, &consumer, start).await?,
+        None => start_at(&mut write, &head, consumer, *start).await?,
     };
     // A clock that goes back makes nobody look absent.
     let seen = known.map_or(write.now, |known| known.seen.max(write.now));
-    sqlx::query(
-        "INSERT INTO consumers (sink, name, acked, session, seen) VALUES (?, ?, ?, ?, ?)
-         ON CONFLICT (sink, name) DO UPDATE
-            SET acked = excluded.acked, session = excluded.session, seen = excluded.seen",
-    )
-    .bind(sink.to_string())
-    .bind(consumer.as_str())
-    .bind(bytes(acked))
-    .bind(session.to_string())
-    .bind(int(seen.0))
-    .execute(&mut *write.tx)
-    .await
-    .map_err(|error| write.failed(error))?;
+    write
+        .rows(
+            "INSERT INTO consumers (sink, name, acked, session, seen) VALUES ($1, $2, $3, $4, $5)
+             ON CONFLICT (sink, name) DO UPDATE
+                SET acked = excluded.acked, session = excluded.session, seen = excluded.seen",
+            args![sink, consumer, acked, session, seen],
+        )
+        .await?;
     write.record(sink, None, "registered", &format!("{consumer} at {acked}, session {session}")).await?;
     let revision = write.stamp(sink).await?;
     write.commit(revision).await?;
-    Ok(ConsumerRow { name: consumer, acked, session, seen })
+    Ok(ConsumerRow { name: consumer.clone(), acked, session, seen })
 }
 
 async fn start_at(
@@ -103,8 +90,8 @@ async fn in_session(
 
 /// Notes that the consumer was heard. Its absence is judged under the head row, so that it is heard either
 /// before or after what an expiry takes, and never meanwhile.
-pub(super) async fn renew(
-    catalog: &SqliteCatalog,
+pub(crate) async fn renew(
+    catalog: &Sql,
     sink: SinkId,
     consumer: &ConsumerName,
     session: SessionId,
@@ -113,51 +100,40 @@ pub(super) async fn renew(
     let mut held = catalog.writer(OP).await?;
     let mut write = catalog.write(OP, &mut held).await?;
     write.take_live_head(sink, 0).await?;
-    if in_session(&mut write, sink, consumer, session).await?.seen >= write.now {
+    let now = write.now;
+    if in_session(&mut write, sink, consumer, session).await?.seen >= now {
         return Ok(());
     }
-    sqlx::query("UPDATE consumers SET seen = ? WHERE sink = ? AND name = ?")
-        .bind(write.at())
-        .bind(sink.to_string())
-        .bind(consumer.as_str())
-        .execute(&mut *write.tx)
-        .await
-        .map_err(|error| write.failed(error))?;
+    let sql = "UPDATE consumers SET seen = $1 WHERE sink = $2 AND name = $3";
+    write.rows(sql, args![now, sink, consumer]).await?;
     let revision = write.stamp(sink).await?;
     write.commit(revision).await
 }
 
+/// The consumers of a sink by name, as the transaction sees them.
+pub(super) async fn all_in(tx: &mut Tx<'_>, sink: SinkId) -> Result<Vec<ConsumerRow>> {
+    let sql = "SELECT name, acked, session, seen FROM consumers WHERE sink = $1 ORDER BY name";
+    let rows = tx.rows(sql, args![sink]).await?;
+    rows.iter().map(|row| tx.fields("consumers", row).consumer()).collect()
+}
+
 /// The sink's consumers by name.
-pub(super) async fn all(catalog: &SqliteCatalog, sink: SinkId) -> Result<Vec<ConsumerRow>> {
+pub(crate) async fn all(catalog: &Sql, sink: SinkId) -> Result<Vec<ConsumerRow>> {
     const OP: &str = "consumers";
     let mut held = catalog.reader(OP).await?;
     let mut snapshot = catalog.read(OP, &mut held).await?;
-    super::chain::head_in(catalog, &mut snapshot, sink).await?;
-    let rows = sqlx::query("SELECT name, acked, session, seen FROM consumers WHERE sink = ? ORDER BY name")
-        .bind(sink.to_string())
-        .fetch_all(&mut *snapshot)
-        .await
-        .map_err(|error| catalog.failed(OP, error))?;
-    rows.iter().map(|row| Fields::new(&catalog.location, "consumers", row).consumer()).collect()
+    super::chain::head_in(&mut snapshot, sink).await?;
+    all_in(&mut snapshot, sink).await
 }
 
 /// Forgets a consumer, and releases what only it held. The last one leaving releases nothing.
-pub(super) async fn unregister(
-    catalog: &SqliteCatalog,
-    sink: SinkId,
-    consumer: &ConsumerName,
-) -> Result<bool> {
+pub(crate) async fn unregister(catalog: &Sql, sink: SinkId, consumer: &ConsumerName) -> Result<bool> {
     const OP: &str = "unregister consumer";
     let mut held = catalog.writer(OP).await?;
     let mut write = catalog.write(OP, &mut held).await?;
     let head = write.take_head(sink, 1).await?;
-    let gone = sqlx::query("DELETE FROM consumers WHERE sink = ? AND name = ?")
-        .bind(sink.to_string())
-        .bind(consumer.as_str())
-        .execute(&mut *write.tx)
-        .await
-        .map_err(|error| write.failed(error))?;
-    if gone.rows_affected() == 0 {
+    let sql = "DELETE FROM consumers WHERE sink = $1 AND name = $2 RETURNING name";
+    if write.row(sql, args![sink, consumer]).await?.is_none() {
         return Ok(false);
     }
     write.record(sink, None, "unregistered", consumer.as_str()).await?;
@@ -168,8 +144,8 @@ pub(super) async fn unregister(
 }
 
 /// Acknowledges everything below `upper`.
-pub(super) async fn acknowledge(
-    catalog: &SqliteCatalog,
+pub(crate) async fn acknowledge(
+    catalog: &Sql,
     sink: SinkId,
     consumer: &ConsumerName,
     session: SessionId,
@@ -192,14 +168,9 @@ pub(super) async fn acknowledge(
         }
         .into());
     }
-    sqlx::query("UPDATE consumers SET acked = ?, seen = ? WHERE sink = ? AND name = ?")
-        .bind(bytes(upper))
-        .bind(int(known.seen.max(write.now).0))
-        .bind(sink.to_string())
-        .bind(consumer.as_str())
-        .execute(&mut *write.tx)
-        .await
-        .map_err(|error| write.failed(error))?;
+    let seen = known.seen.max(write.now);
+    let sql = "UPDATE consumers SET acked = $1, seen = $2 WHERE sink = $3 AND name = $4";
+    write.rows(sql, args![upper, seen, sink, consumer]).await?;
     let done = release::release(&mut write, &head).await?;
     let revision = write.stamp(sink).await?;
     write.commit(revision).await?;
@@ -219,17 +190,15 @@ async fn is_boundary(write: &mut Write<'_>, head: &HeadRow, upper: Frontier) -> 
     if upper <= head.expired {
         return Ok(true);
     }
-    let row = sqlx::query(
-        "SELECT seq, lower, upper, kind FROM batches WHERE sink = ? AND linked = 1 AND extent >= ?
-         ORDER BY extent LIMIT 1",
-    )
-    .bind(head.sink.to_string())
-    .bind(bytes(upper))
-    .fetch_optional(&mut *write.tx)
-    .await
-    .map_err(|error| write.failed(error))?;
+    let row = write
+        .row(
+            "SELECT seq, lower, upper, kind FROM batches WHERE sink = $1 AND linked = 1 AND extent >= $2
+             ORDER BY extent LIMIT 1",
+            args![head.sink, upper],
+        )
+        .await?;
     let Some(row) = row else { return Ok(false) };
-    let fields = Fields::new(&write.catalog.location, "batches", &row);
+    let fields = write.fields("batches", &row);
     let from = match fields.text("kind")?.as_str() {
         "updates" => fields.frontier("upper")?,
         _ => fields.frontier("lower")?,

@@ -4,13 +4,13 @@
 //! The absent and the acknowledged are read behind the head row, so that a consumer that is heard, registers or
 //! acknowledges at the same moment does so before all of this or after it.
 
-use sqlx::SqliteConnection;
 use stash_types::{Frontier, SinkId, Timestamp};
 
-use super::decode::{Fields, bytes, int};
 use super::incarnations::{Which, close_where};
-use super::release::unlink_below;
-use super::{Result, SqliteCatalog, chain};
+use super::link::args;
+use super::release::{count, unlink_below};
+use super::write::Tx;
+use super::{Result, Sql, chain, consumers};
 use crate::CatalogError;
 use crate::expiry::{MayGo, may_go, split};
 use crate::rows::{ConsumerRow, DeletionReason, Expired, HeadRow, HeadStatus};
@@ -25,7 +25,7 @@ struct Plan {
 }
 
 /// Takes what its time has come for, or says what that would be.
-pub(super) async fn expire(catalog: &SqliteCatalog, sink: SinkId, commit: bool) -> Result<Expired> {
+pub(crate) async fn expire(catalog: &Sql, sink: SinkId, commit: bool) -> Result<Expired> {
     const OP: &str = "expire";
     if !commit {
         return would_expire(catalog, sink).await;
@@ -34,7 +34,7 @@ pub(super) async fn expire(catalog: &SqliteCatalog, sink: SinkId, commit: bool) 
     let mut write = catalog.write(OP, &mut held).await?;
     let head = write.take_live_head(sink, 0).await?;
     let now = write.now;
-    let Plan { absent, begin, upto } = plan(catalog, &mut write.tx, &head, now).await?;
+    let Plan { absent, begin, upto } = plan(&mut write, &head, now).await?;
     let closed = close_where(&mut write, sink, "its lease ran out", Which::RanOut).await?;
     let mut done = Expired {
         closed,
@@ -57,84 +57,48 @@ pub(super) async fn expire(catalog: &SqliteCatalog, sink: SinkId, commit: bool) 
         (done.batches, done.keys) = (taken.released, taken.queued);
     }
     // SUBTLE: a decision in flight must look again (I20), also where only an incarnation was closed.
-    sqlx::query("UPDATE chains SET fence = fence + 1, expired = COALESCE(?, expired) WHERE sink = ?")
-        .bind(upto.map(bytes))
-        .bind(sink.to_string())
-        .execute(&mut *write.tx)
-        .await
-        .map_err(|error| write.failed(error))?;
+    let sql = "UPDATE chains SET fence = fence + 1, expired = COALESCE($1, expired) WHERE sink = $2";
+    write.rows(sql, args![upto, sink]).await?;
     let revision = write.stamp(sink).await?;
     write.commit(revision).await?;
     Ok(done)
 }
 
-async fn would_expire(catalog: &SqliteCatalog, sink: SinkId) -> Result<Expired> {
+async fn would_expire(catalog: &Sql, sink: SinkId) -> Result<Expired> {
     const OP: &str = "expire, dry run";
-    let now = catalog.clock.now();
     let mut held = catalog.reader(OP).await?;
     let mut snapshot = catalog.read(OP, &mut held).await?;
-    let head = chain::head_in(catalog, &mut snapshot, sink).await?;
+    let now = snapshot.now().await?;
+    let head = chain::head_in(&mut snapshot, sink).await?;
     if head.status == HeadStatus::Dropped {
         return Err(CatalogError::SinkDropped { sink });
     }
-    let Plan { absent, begin, upto } = plan(catalog, &mut snapshot, &head, now).await?;
-    let rows = sqlx::query(
-        "SELECT id FROM incarnations WHERE sink = ? AND closed IS NULL AND lease_until <= ? ORDER BY id",
-    )
-    .bind(sink.to_string())
-    .bind(int(now.0))
-    .fetch_all(&mut *snapshot)
-    .await
-    .map_err(|error| catalog.failed(OP, error))?;
-    let closed = rows.iter().map(|row| Fields::new(&catalog.location, "incarnations", row).parse("id"));
+    let Plan { absent, begin, upto } = plan(&mut snapshot, &head, now).await?;
+    let sql =
+        "SELECT id FROM incarnations WHERE sink = $1 AND closed IS NULL AND lease_until <= $2 ORDER BY id";
+    let rows = snapshot.rows(sql, args![sink, now]).await?;
+    let closed = rows.iter().map(|row| catalog.fields("incarnations", row).parse("id"));
     let closed = closed.collect::<Result<_>>()?;
-    let row = sqlx::query(
-        "SELECT
-            (SELECT COUNT(*) FROM batches WHERE sink = ?1 AND linked = 1 AND upper <= ?2
-                AND (kind = 'updates' OR (kind = 'empty' AND extent <= ?2))) AS batches,
-            (SELECT COUNT(*) FROM parts WHERE sink = ?1 AND seq IN
-                (SELECT seq FROM batches WHERE sink = ?1 AND linked = 1 AND upper <= ?2)) AS keys",
-    )
-    .bind(sink.to_string())
-    .bind(bytes(upto.unwrap_or(Frontier::MIN)))
-    .fetch_one(&mut *snapshot)
-    .await
-    .map_err(|error| catalog.failed(OP, error))?;
-    let fields = Fields::new(&catalog.location, "batches", &row);
+    let taken = count(&mut snapshot, sink, upto.unwrap_or(Frontier::MIN)).await?;
     Ok(Expired {
         closed,
         absent: absent.into_iter().map(|row| row.name).collect(),
-        batches: fields.u64("batches")?,
-        keys: fields.u64("keys")?,
+        batches: taken.batches,
+        keys: taken.keys,
         earliest: upto.unwrap_or(begin),
     })
 }
 
-async fn plan(
-    catalog: &SqliteCatalog,
-    connection: &mut SqliteConnection,
-    head: &HeadRow,
-    now: Timestamp,
-) -> Result<Plan> {
-    const OP: &str = "expire";
-    let row = sqlx::query("SELECT retention_ms, absent_hold_ms FROM sinks WHERE id = ?")
-        .bind(head.sink.to_string())
-        .fetch_one(&mut *connection)
-        .await
-        .map_err(|error| catalog.failed(OP, error))?;
-    let fields = Fields::new(&catalog.location, "sinks", &row);
+async fn plan(tx: &mut Tx<'_>, head: &HeadRow, now: Timestamp) -> Result<Plan> {
+    let sql = "SELECT id, retention_ms, absent_hold_ms FROM sinks WHERE id = $1";
+    let row = tx.one(sql, args![head.sink]).await?;
+    let fields = tx.fields("sinks", &row);
     let (retention_ms, absent_hold_ms) = (fields.u64_opt("retention_ms")?, fields.u64_opt("absent_hold_ms")?);
-    let rows = sqlx::query("SELECT name, acked, session, seen FROM consumers WHERE sink = ? ORDER BY name")
-        .bind(head.sink.to_string())
-        .fetch_all(&mut *connection)
-        .await
-        .map_err(|error| catalog.failed(OP, error))?;
-    let rows = rows.iter().map(|row| Fields::new(&catalog.location, "consumers", row).consumer());
-    let (present, absent) = split(rows.collect::<Result<_>>()?, absent_hold_ms, now);
+    let (present, absent) = split(consumers::all_in(tx, head.sink).await?, absent_hold_ms, now);
     let upto = match may_go(&present, &absent) {
         MayGo::Nothing => None,
         MayGo::Below(upper) => Some(upper),
-        MayGo::Outlived => outlived(catalog, connection, head.sink, retention_ms, now).await?,
+        MayGo::Outlived => outlived(tx, head.sink, retention_ms, now).await?,
     };
     let begin = head.released.max(head.expired);
     Ok(Plan { absent, begin, upto: upto.filter(|upto| *upto > begin) })
@@ -145,24 +109,20 @@ async fn plan(
 /// A row goes with its extent, which may have grown long after it was accepted: what it says, that there is
 /// nothing, nobody will ask any longer.
 async fn outlived(
-    catalog: &SqliteCatalog,
-    connection: &mut SqliteConnection,
+    tx: &mut Tx<'_>,
     sink: SinkId,
     retention_ms: Option<u64>,
     now: Timestamp,
 ) -> Result<Option<Frontier>> {
-    const OP: &str = "expire";
     // `accepted + retention <= now`, turned round so that nothing overflows.
     let Some(cutoff) = retention_ms.and_then(|ms| now.0.checked_sub(ms)) else { return Ok(None) };
-    let row = sqlx::query(
-        "SELECT COALESCE(
-            (SELECT lower FROM batches WHERE sink = ?1 AND linked = 1 AND accepted > ?2 ORDER BY extent LIMIT 1),
-            (SELECT extent FROM batches WHERE sink = ?1 AND linked = 1 ORDER BY extent DESC LIMIT 1)) AS upto",
-    )
-    .bind(sink.to_string())
-    .bind(int(cutoff))
-    .fetch_one(&mut *connection)
-    .await
-    .map_err(|error| catalog.failed(OP, error))?;
-    Fields::new(&catalog.location, "batches", &row).frontier_opt("upto")
+    let row = tx
+        .one(
+            "SELECT COALESCE(
+                (SELECT lower FROM batches WHERE sink = $1 AND linked = 1 AND accepted > $2 ORDER BY extent LIMIT 1),
+                (SELECT extent FROM batches WHERE sink = $1 AND linked = 1 ORDER BY extent DESC LIMIT 1)) AS upto",
+            args![sink, cutoff],
+        )
+        .await?;
+    tx.fields("batches", &row).frontier_opt("upto")
 }

@@ -5,8 +5,6 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use bytes::Bytes;
-use sqlx::sqlite::{Sqlite, SqliteRow};
-use sqlx::{Decode, Row, Type, TypeInfo, ValueRef};
 use stash_types::{
     DataflowError, Description, Digest, Frontier, InlineRun, PartKey, RunFacts, SchemaFingerprint, ShardId,
     Timestamp, wire::Wire,
@@ -19,26 +17,47 @@ use crate::rows::{
 };
 use crate::{CatalogError, Committed};
 
-/// A count or a moment as SQLite holds it. What is beyond `i64` stays at its largest value.
-pub(super) fn int(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
+/// What a column of a row holds, by the type it has there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Found<'r> {
+    Null,
+    Int(i64),
+    Text(&'r str),
+    Blob(&'r [u8]),
+    /// A type that no column has.
+    Other(&'static str),
 }
 
-/// A frontier as it is stored.
-pub(super) fn bytes(frontier: Frontier) -> Vec<u8> {
-    frontier.to_be_bytes().to_vec()
+impl Found<'_> {
+    fn kind(&self) -> &'static str {
+        match self {
+            Found::Null => "null",
+            Found::Int(_) => "an integer",
+            Found::Text(_) => "text",
+            Found::Blob(_) => "bytes",
+            Found::Other(kind) => kind,
+        }
+    }
+}
+
+/// A row of a database, by its columns.
+pub(crate) trait Columns: Send + Sync {
+    /// What the column of that name holds, or why it cannot be read.
+    fn column(&self, name: &str) -> std::result::Result<Found<'_>, String>;
+    /// What the first column holds.
+    fn first(&self) -> std::result::Result<Found<'_>, String>;
 }
 
 /// The version of the encoded [`RunFacts`].
 const FACTS_VERSION: u8 = 1;
 
 /// Encodes facts: a version byte, then that version's body.
-pub(super) fn facts_frame(facts: &RunFacts) -> std::result::Result<Vec<u8>, postcard::Error> {
+pub(crate) fn facts_frame(facts: &RunFacts) -> std::result::Result<Vec<u8>, postcard::Error> {
     postcard::to_extend(facts, vec![FACTS_VERSION])
 }
 
 /// How a deletion reason is spelled in the queue.
-pub(super) fn reason_word(reason: DeletionReason) -> &'static str {
+pub(crate) fn reason_word(reason: DeletionReason) -> &'static str {
     match reason {
         DeletionReason::Dropped => "dropped",
         DeletionReason::Trimmed => "trimmed",
@@ -51,22 +70,23 @@ pub(super) fn reason_word(reason: DeletionReason) -> &'static str {
 }
 
 /// One row of a table, being read.
-pub(super) struct Fields<'r> {
+pub(crate) struct Fields<'r> {
     location: &'r str,
     table: &'static str,
-    row: &'r SqliteRow,
+    row: &'r dyn Columns,
 }
 
 impl<'r> Fields<'r> {
-    pub(super) fn new(location: &'r str, table: &'static str, row: &'r SqliteRow) -> Fields<'r> {
+    pub(crate) fn new(location: &'r str, table: &'static str, row: &'r dyn Columns) -> Fields<'r> {
         Fields { location, table, row }
     }
 
     /// The fault in `column`, named by table and by the row's first column.
-    pub(super) fn damaged(&self, column: &str, why: impl Display) -> CatalogError {
-        let row = match self.row.try_get::<i64, _>(0) {
-            Ok(number) => number.to_string(),
-            Err(_) => self.row.try_get::<String, _>(0).unwrap_or_else(|_| "?".to_owned()),
+    pub(crate) fn damaged(&self, column: &str, why: impl Display) -> CatalogError {
+        let row = match self.row.first() {
+            Ok(Found::Int(number)) => number.to_string(),
+            Ok(Found::Text(text)) => text.to_owned(),
+            _ => "?".to_owned(),
         };
         let table = self.table;
         CatalogError::Damaged {
@@ -75,96 +95,99 @@ impl<'r> Fields<'r> {
         }
     }
 
-    /// The value of a column that has one. SUBTLE: the library gives 0 and "" for a null, and the bytes of a text
-    /// where a blob is asked for.
-    fn get<T: Decode<'r, Sqlite> + Type<Sqlite>>(&self, column: &'static str) -> Result<T> {
-        let value = self.row.try_get_raw(column).map_err(|error| self.damaged(column, error))?;
-        if value.is_null() {
-            return Err(self.damaged(column, "is null"));
+    fn found(&self, column: &'static str) -> Result<Found<'r>> {
+        self.row.column(column).map_err(|error| self.damaged(column, error))
+    }
+
+    fn is_null(&self, column: &'static str) -> Result<bool> {
+        Ok(matches!(self.found(column)?, Found::Null))
+    }
+
+    fn other<T>(&self, column: &'static str, found: Found<'_>, wanted: &str) -> Result<T> {
+        Err(self.damaged(column, format!("is {}, not {wanted}", found.kind())))
+    }
+
+    fn str(&self, column: &'static str) -> Result<&'r str> {
+        match self.found(column)? {
+            Found::Text(text) => Ok(text),
+            other => self.other(column, other, "text"),
         }
-        let (found, wanted) = (value.type_info(), T::type_info());
-        if wanted.name() == "BLOB" && found.name() != "BLOB" {
-            return Err(self.damaged(column, format!("is {}, not BLOB", found.name())));
+    }
+
+    fn str_opt(&self, column: &'static str) -> Result<Option<&'r str>> {
+        if self.is_null(column)? { Ok(None) } else { self.str(column).map(Some) }
+    }
+
+    fn blob(&self, column: &'static str) -> Result<&'r [u8]> {
+        match self.found(column)? {
+            Found::Blob(bytes) => Ok(bytes),
+            other => self.other(column, other, "bytes"),
         }
-        self.row.try_get(column).map_err(|error| self.damaged(column, error))
     }
 
-    /// The value of a column that may have none.
-    fn get_opt<T: Decode<'r, Sqlite> + Type<Sqlite>>(&self, column: &'static str) -> Result<Option<T>> {
-        let value = self.row.try_get_raw(column).map_err(|error| self.damaged(column, error))?;
-        if value.is_null() { Ok(None) } else { self.get(column).map(Some) }
+    pub(crate) fn text(&self, column: &'static str) -> Result<String> {
+        self.str(column).map(str::to_owned)
     }
 
-    pub(super) fn text(&self, column: &'static str) -> Result<String> {
-        self.get(column)
+    pub(crate) fn text_opt(&self, column: &'static str) -> Result<Option<String>> {
+        Ok(self.str_opt(column)?.map(str::to_owned))
     }
 
-    pub(super) fn text_opt(&self, column: &'static str) -> Result<Option<String>> {
-        self.get_opt(column)
+    pub(crate) fn i64(&self, column: &'static str) -> Result<i64> {
+        match self.found(column)? {
+            Found::Int(value) => Ok(value),
+            other => self.other(column, other, "an integer"),
+        }
     }
 
-    pub(super) fn i64(&self, column: &'static str) -> Result<i64> {
-        self.get(column)
-    }
-
-    pub(super) fn u64(&self, column: &'static str) -> Result<u64> {
-        let value: i64 = self.get(column)?;
+    pub(crate) fn u64(&self, column: &'static str) -> Result<u64> {
+        let value = self.i64(column)?;
         u64::try_from(value).map_err(|_| self.damaged(column, format!("{value} is negative")))
     }
 
-    pub(super) fn u64_opt(&self, column: &'static str) -> Result<Option<u64>> {
-        match self.get_opt::<i64>(column)? {
-            Some(_) => self.u64(column).map(Some),
-            None => Ok(None),
-        }
+    pub(crate) fn u64_opt(&self, column: &'static str) -> Result<Option<u64>> {
+        if self.is_null(column)? { Ok(None) } else { self.u64(column).map(Some) }
     }
 
-    pub(super) fn flag(&self, column: &'static str) -> Result<bool> {
+    fn flag(&self, column: &'static str) -> Result<bool> {
         Ok(self.i64(column)? != 0)
     }
 
-    pub(super) fn time(&self, column: &'static str) -> Result<Timestamp> {
+    pub(crate) fn time(&self, column: &'static str) -> Result<Timestamp> {
         self.u64(column).map(Timestamp)
     }
 
-    pub(super) fn bytes(&self, column: &'static str) -> Result<Vec<u8>> {
-        self.get(column)
+    fn bytes(&self, column: &'static str) -> Result<Vec<u8>> {
+        self.blob(column).map(<[u8]>::to_vec)
     }
 
     fn array<const N: usize>(&self, column: &'static str) -> Result<[u8; N]> {
-        let found: &[u8] = self.get(column)?;
+        let found = self.blob(column)?;
         found.try_into().map_err(|_| self.damaged(column, format!("has {} bytes, not {N}", found.len())))
     }
 
-    pub(super) fn frontier(&self, column: &'static str) -> Result<Frontier> {
+    pub(crate) fn frontier(&self, column: &'static str) -> Result<Frontier> {
         self.array(column).map(Frontier::from_be_bytes)
     }
 
-    pub(super) fn frontier_opt(&self, column: &'static str) -> Result<Option<Frontier>> {
-        match self.get_opt::<&[u8]>(column)? {
-            Some(_) => self.frontier(column).map(Some),
-            None => Ok(None),
-        }
+    pub(crate) fn frontier_opt(&self, column: &'static str) -> Result<Option<Frontier>> {
+        if self.is_null(column)? { Ok(None) } else { self.frontier(column).map(Some) }
     }
 
     fn finite(&self, column: &'static str) -> Result<u64> {
         self.frontier(column)?.time().ok_or_else(|| self.damaged(column, "is the empty frontier, not a time"))
     }
 
-    pub(super) fn parse<T: FromStr<Err: Display>>(&self, column: &'static str) -> Result<T> {
-        let text: &str = self.get(column)?;
-        text.parse().map_err(|error: T::Err| self.damaged(column, error))
+    pub(crate) fn parse<T: FromStr<Err: Display>>(&self, column: &'static str) -> Result<T> {
+        self.str(column)?.parse().map_err(|error: T::Err| self.damaged(column, error))
     }
 
-    pub(super) fn parse_opt<T: FromStr<Err: Display>>(&self, column: &'static str) -> Result<Option<T>> {
-        match self.get_opt::<&str>(column)? {
-            Some(_) => self.parse(column).map(Some),
-            None => Ok(None),
-        }
+    pub(crate) fn parse_opt<T: FromStr<Err: Display>>(&self, column: &'static str) -> Result<Option<T>> {
+        if self.is_null(column)? { Ok(None) } else { self.parse(column).map(Some) }
     }
 
     fn facts(&self, column: &'static str) -> Result<RunFacts> {
-        match self.get::<&[u8]>(column)? {
+        match self.blob(column)? {
             [FACTS_VERSION, body @ ..] => match postcard::take_from_bytes(body) {
                 Ok((facts, [])) => Ok(facts),
                 Ok((_, rest)) => Err(self.damaged(column, format!("{} bytes are left over", rest.len()))),
@@ -182,7 +205,7 @@ impl<'r> Fields<'r> {
     }
 
     /// A row of `sinks`, whose shard is derived and not stored.
-    pub(super) fn sink(&self, shard: impl FnOnce(stash_types::SinkId) -> ShardId) -> Result<SinkRow> {
+    pub(crate) fn sink(&self, shard: impl FnOnce(stash_types::SinkId) -> ShardId) -> Result<SinkRow> {
         let id = self.parse("id")?;
         Ok(SinkRow {
             spec: NewSink {
@@ -203,8 +226,8 @@ impl<'r> Fields<'r> {
     }
 
     /// A row of `chains`.
-    pub(super) fn head(&self) -> Result<HeadRow> {
-        let status = match self.get::<&str>("status")? {
+    pub(crate) fn head(&self) -> Result<HeadRow> {
+        let status = match self.str("status")? {
             "open" => HeadStatus::Open,
             "complete" => HeadStatus::Complete,
             "dropped" => HeadStatus::Dropped,
@@ -227,9 +250,9 @@ impl<'r> Fields<'r> {
     }
 
     /// A row of `incarnations`.
-    pub(super) fn incarnation(&self) -> Result<IncarnationRow> {
+    pub(crate) fn incarnation(&self) -> Result<IncarnationRow> {
         let state = self.state("closed")?;
-        let last = match self.get_opt::<&str>("last_outcome")? {
+        let last = match self.str_opt("last_outcome")? {
             None => None,
             Some(word) => Some(ResolvedOffer {
                 description: self.description("last_lower", "last_upper")?,
@@ -256,7 +279,7 @@ impl<'r> Fields<'r> {
     }
 
     /// Whether an incarnation may write, from the reason of its closing.
-    pub(super) fn state(&self, column: &'static str) -> Result<IncarnationState> {
+    pub(crate) fn state(&self, column: &'static str) -> Result<IncarnationState> {
         Ok(match self.text_opt(column)? {
             None => IncarnationState::Open,
             Some(reason) => IncarnationState::Closed { reason },
@@ -264,7 +287,7 @@ impl<'r> Fields<'r> {
     }
 
     /// The commit that is recorded on an incarnation, if there is one.
-    pub(super) fn committed(&self) -> Result<Committed> {
+    pub(crate) fn committed(&self) -> Result<Committed> {
         Ok(Committed {
             revision: self.u64("commit_revision")?,
             seq: self.u64_opt("commit_seq")?,
@@ -274,7 +297,7 @@ impl<'r> Fields<'r> {
     }
 
     /// A row of `batches`, without its parts and runs.
-    pub(super) fn batch(&self) -> Result<BatchRow> {
+    pub(crate) fn batch(&self) -> Result<BatchRow> {
         let row = BatchRow {
             id: self.parse("id")?,
             seq: self.u64("seq")?,
@@ -296,16 +319,16 @@ impl<'r> Fields<'r> {
     }
 
     /// A row of `parts`, with the `seq` of its batch.
-    pub(super) fn part(&self) -> Result<(u64, PartRow)> {
+    pub(crate) fn part(&self) -> Result<(u64, PartRow)> {
         let key: PartKey = self.parse("key")?;
-        let frame: &[u8] = self.get("descriptor")?;
+        let frame = self.blob("descriptor")?;
         let descriptor = Wire::from_wire(frame)
             .map_err(|error: stash_types::wire::WireError| self.damaged("descriptor", error))?;
         Ok((self.u64("seq")?, PartRow { name: key.name, descriptor }))
     }
 
     /// A row of `inline_runs`, with the `seq` of its batch.
-    pub(super) fn inline(&self) -> Result<(u64, InlineRun)> {
+    pub(crate) fn inline(&self) -> Result<(u64, InlineRun)> {
         let group = self.u64("run_group")?;
         let run = InlineRun {
             group: u32::try_from(group)
@@ -323,7 +346,7 @@ impl<'r> Fields<'r> {
     }
 
     /// A row of `consumers`.
-    pub(super) fn consumer(&self) -> Result<ConsumerRow> {
+    pub(crate) fn consumer(&self) -> Result<ConsumerRow> {
         Ok(ConsumerRow {
             name: self.parse("name")?,
             acked: self.frontier("acked")?,
@@ -333,8 +356,8 @@ impl<'r> Fields<'r> {
     }
 
     /// A deletion reason, if the column holds one.
-    pub(super) fn reason_opt(&self, column: &'static str) -> Result<Option<DeletionReason>> {
-        Ok(Some(match self.get_opt::<&str>(column)? {
+    pub(crate) fn reason_opt(&self, column: &'static str) -> Result<Option<DeletionReason>> {
+        Ok(Some(match self.str_opt(column)? {
             None => return Ok(None),
             Some("dropped") => DeletionReason::Dropped,
             Some("trimmed") => DeletionReason::Trimmed,
@@ -348,7 +371,7 @@ impl<'r> Fields<'r> {
     }
 
     /// A row of `deletions`.
-    pub(super) fn deletion(&self) -> Result<DeletionRow> {
+    pub(crate) fn deletion(&self) -> Result<DeletionRow> {
         Ok(DeletionRow {
             key: self.parse("key")?,
             sink: self.parse("sink")?,
@@ -359,7 +382,7 @@ impl<'r> Fields<'r> {
     }
 
     /// A row of `history`.
-    pub(super) fn history(&self) -> Result<HistoryRow> {
+    pub(crate) fn history(&self) -> Result<HistoryRow> {
         Ok(HistoryRow {
             at: self.time("at")?,
             sink: self.parse("sink")?,
