@@ -6,3 +6,6 @@ mod documents;
 mod emitted;
 mod health;
 mod scene;
+#[cfg(feature = "s3")]
+mod server;
+mod spans;
