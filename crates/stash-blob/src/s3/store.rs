@@ -286,7 +286,7 @@ impl BlobStore for S3Store {
     fn list(&self, prefix: BlobPrefix) -> BoxStream<'_, Result<BlobEntry, BlobError>> {
         // SUBTLE: uploads first. One that is published in between is then listed twice; the other way round it would not
         // be listed at all.
-        self.uploads(prefix.clone()).chain(self.objects.list(prefix)).boxed()
+        self.uploads(prefix).chain(self.objects.list(prefix)).boxed()
     }
 }
 
