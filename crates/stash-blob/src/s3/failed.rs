@@ -29,9 +29,12 @@ pub(crate) enum Failed {
     /// Nothing was sent: there is nothing to sign with, or the call is wrong.
     #[error("{0}")]
     NotSent(String),
-    /// There was no answer, or none that can be read: it may have been done all the same.
+    /// There was no answer, or not all of it: it may have been done all the same.
     #[error("{0}")]
     Lost(String),
+    /// The store answered something else than was asked for, as stores do that do not know the request.
+    #[error("the answer cannot be read as one to this question: {0}")]
+    Strange(String),
 }
 
 fn spaced(text: &str) -> String {
@@ -43,7 +46,7 @@ impl Failed {
     pub(crate) fn status(&self) -> Option<u16> {
         match self {
             Failed::Refused { status, .. } => Some(*status),
-            Failed::NotSent(_) | Failed::Lost(_) => None,
+            Failed::NotSent(_) | Failed::Lost(_) | Failed::Strange(_) => None,
         }
     }
 
@@ -51,7 +54,7 @@ impl Failed {
     pub(crate) fn code(&self) -> &str {
         match self {
             Failed::Refused { code, .. } => code,
-            Failed::NotSent(_) | Failed::Lost(_) => "",
+            Failed::NotSent(_) | Failed::Lost(_) | Failed::Strange(_) => "",
         }
     }
 
@@ -70,6 +73,7 @@ impl Failed {
         match self {
             Failed::Refused { status, code, .. } => format!("{status}{}", spaced(code)),
             Failed::NotSent(what) | Failed::Lost(what) => what.clone(),
+            Failed::Strange(_) => "its answer cannot be read as one".to_owned(),
         }
     }
 
@@ -85,7 +89,7 @@ impl Failed {
             Failed::Refused { status: 400..=499, .. } if self.status() != Some(429) => {
                 Some("the store refuses this".to_owned())
             }
-            Failed::Refused { .. } | Failed::Lost(_) => None,
+            Failed::Refused { .. } | Failed::Lost(_) | Failed::Strange(_) => None,
         }
     }
 
@@ -129,6 +133,10 @@ where
 {
     fn from(error: SdkError<E, HttpResponse>) -> Failed {
         match &error {
+            // What cannot be read comes as an error of the service, with the status of a success.
+            SdkError::ServiceError(strange) if strange.raw().status().is_success() => {
+                Failed::Strange(texts(strange.err()))
+            }
             SdkError::ServiceError(refused) => Failed::Refused {
                 status: refused.raw().status().as_u16(),
                 code: refused.err().code().unwrap_or_default().to_owned(),

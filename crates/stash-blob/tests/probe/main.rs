@@ -1,5 +1,6 @@
 //! The probe and the bucket's checks against real servers, whose dialects are known.
 
+mod buckets;
 mod probing;
 
 use stash_blob::s3::{S3Config, S3Keys};

@@ -45,7 +45,9 @@ pub(super) async fn reach(site: &Site, found: &mut Found<'_>) -> bool {
             };
             match failed {
                 Failed::Refused { .. } => found.no(Check::Reach, what),
-                Failed::NotSent(_) | Failed::Lost(_) => found.unknown(Check::Reach, what),
+                Failed::NotSent(_) | Failed::Lost(_) | Failed::Strange(_) => {
+                    found.unknown(Check::Reach, what)
+                }
             }
             false
         }

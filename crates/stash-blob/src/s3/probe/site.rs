@@ -31,9 +31,8 @@ use aws_sdk_s3::{
     types::{Delete, ObjectIdentifier},
 };
 use bytes::Bytes;
-use md5::{Digest, Md5};
 
-use crate::s3::{S3Admin, S3Config, failed::Failed};
+use crate::s3::{S3Admin, S3Config, digest::add_content_md5, failed::Failed};
 
 /// How long one try of a request may take, its body aside.
 const TRY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -296,8 +295,7 @@ impl Site {
         let request = client.delete_objects().bucket(bucket).delete(delete).customize();
         let request = request.mutate_request(move |request| {
             if md5 {
-                let digest = Md5::digest(request.body().bytes().unwrap_or_default());
-                request.headers_mut().insert("content-md5", base64(&digest));
+                add_content_md5(request);
             }
         });
         Ok(request.send().await?)
@@ -403,16 +401,6 @@ impl Site {
         let builder = builder(&self.sdk, &self.config, &self.seen, 1);
         S3Admin::from_builder(&self.config, builder.credentials_provider(credentials))
     }
-}
-
-/// In base64, as headers have it.
-pub(super) fn base64(bytes: &[u8]) -> String {
-    aws_smithy_types::base64::encode(bytes)
-}
-
-/// The MD5 of `bytes`.
-pub(super) fn md5_of(bytes: &[u8]) -> [u8; 16] {
-    Md5::digest(bytes).into()
 }
 
 /// Sends no checksum that was not asked for, so that what a store says to one is its own answer.

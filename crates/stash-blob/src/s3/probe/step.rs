@@ -63,9 +63,10 @@ pub(super) fn from_failure(what: Check, failed: &Failed) -> Finding {
         _ if failed.is_denied() => {
             Finding::unknown(what, format!("these credentials may not: {}", failed.short()))
         }
-        Failed::Refused { status: 429 | 500 | 502..=599, .. } | Failed::Lost(_) | Failed::NotSent(_) => {
-            Finding::unknown(what, failed.short())
-        }
+        Failed::Refused { status: 429 | 500 | 502..=599, .. }
+        | Failed::Lost(_)
+        | Failed::Strange(_)
+        | Failed::NotSent(_) => Finding::unknown(what, failed.short()),
         Failed::Refused { .. } => Finding::no(what, failed.short()),
     }
 }

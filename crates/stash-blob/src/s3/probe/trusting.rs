@@ -6,10 +6,14 @@ use bytes::Bytes;
 
 use super::{
     finding::{Answer, Check, Finding},
-    site::{Site, base64, md5_of},
+    site::Site,
     step::{Found, from_failure},
 };
-use crate::s3::{Sse, failed::Failed};
+use crate::s3::{
+    Sse,
+    digest::{base64, md5},
+    failed::Failed,
+};
 
 /// A body and its SHA-256 in base64.
 const BODY: &[u8] = b"stash";
@@ -81,7 +85,7 @@ async fn by_store(site: &Site, check: Check, how: ServerSideEncryption, key: Opt
 /// PUTs with a key, and reads with it and without.
 async fn by_customer(site: &Site) -> Finding {
     let (check, name) = (Check::SseC, "sse/customer");
-    let (key, digest) = (base64(&SSE_C_KEY), base64(&md5_of(&SSE_C_KEY)));
+    let (key, digest) = (base64(&SSE_C_KEY), base64(&md5(&SSE_C_KEY)));
     let put = site.put_with(name, BODY, |put| {
         put.sse_customer_algorithm("AES256").sse_customer_key(&key).sse_customer_key_md5(&digest)
     });
