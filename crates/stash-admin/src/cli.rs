@@ -80,6 +80,12 @@ pub enum Command {
     History(HistoryArgs),
     /// See it work: replicas that fail, and an oracle that compares.
     Demo(DemoArgs),
+    /// Find out what an S3 store really does, and whether a stash can live in it. Takes under a minute, and leaves nothing.
+    #[cfg(feature = "s3")]
+    Probe(ProbeArgs),
+    /// Check how a bucket is set up, or set it up.
+    #[cfg(feature = "s3")]
+    Bucket(BucketArgs),
     /// Simulate: the real code over a store, network, clock and catalog that fail by seed. Touches no stash.
     Sim(SimArgs),
 }
@@ -340,6 +346,56 @@ pub struct HistoryArgs {
     /// The newest N events; 0 for all that are kept.
     #[arg(long, default_value = "100", value_name = "N")]
     pub limit: u32,
+}
+
+/// Where a stash is or will be in a bucket.
+#[cfg(feature = "s3")]
+#[derive(Debug, Args)]
+pub struct BucketUrl {
+    /// The bucket: s3://bucket/prefix, with ?region=… and ?endpoint=… where needed. The stash's own if absent.
+    #[arg(value_name = "URL")]
+    pub url: Option<String>,
+}
+
+/// Arguments of `probe`.
+#[cfg(feature = "s3")]
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// Where.
+    #[command(flatten)]
+    pub bucket: BucketUrl,
+}
+
+/// Arguments of `bucket`.
+#[cfg(feature = "s3")]
+#[derive(Debug, Args)]
+pub struct BucketArgs {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub what: BucketCommand,
+}
+
+/// What to do with a bucket.
+#[cfg(feature = "s3")]
+#[derive(Debug, Subcommand)]
+pub enum BucketCommand {
+    /// Check it: lifecycle, public access, encryption, versions, locks, TLS. Changes nothing.
+    Check(BucketUrl),
+    /// Set it up: abort what is left of uploads, block public access, encrypt by default. Rules of others stay. A dry
+    /// run unless --commit.
+    Init(BucketInitArgs),
+}
+
+/// Arguments of `bucket init`.
+#[cfg(feature = "s3")]
+#[derive(Debug, Args)]
+pub struct BucketInitArgs {
+    /// Where.
+    #[command(flatten)]
+    pub bucket: BucketUrl,
+    /// Really do it.
+    #[arg(long)]
+    pub commit: bool,
 }
 
 /// Arguments of `sim`.

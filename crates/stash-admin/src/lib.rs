@@ -49,6 +49,9 @@ pub fn main() -> ExitCode {
     };
     let json = cli.json;
     trace(cli.verbose);
+    // Libraries bring different cryptography for TLS; one is named, or each connection would have to guess. It fails
+    // only where one is named already.
+    drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     match run(cli) {
         Ok(code) => code,
         Err(error) => failure::report(&error, json),
@@ -103,6 +106,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Drop(args) => commands::drop::run(&stash, args, out).await,
         Command::Expire(args) => commands::expire::run(&stash, args, out).await,
         Command::History(args) => commands::history::run(&stash, args, out).await,
+        #[cfg(feature = "s3")]
+        Command::Probe(args) => commands::probe::run(&stash, args, out).await,
+        #[cfg(feature = "s3")]
+        Command::Bucket(args) => commands::bucket::run(&stash, args, out).await,
         Command::Sim(args) => commands::sim::run(args, out).await,
     }
 }

@@ -80,6 +80,8 @@ pub use stash_batch::{
     Absence, BatchConfig, BatchError, BatchReader, BudgetUse, Drained, METRICS, Meters, Metric, MetricKind,
     OwnedParts, ProcessCounters, Requests, ShareBuilder, describe_metrics,
 };
+#[cfg(feature = "s3")]
+pub use stash_blob::s3;
 pub use stash_blob::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};
 pub use stash_catalog::{
     Acknowledged, BatchRow, Catalog, CatalogError, ConsumerRow, DeletionReason, DeletionRow, Dropped,

@@ -1,6 +1,8 @@
 //! The verbs, one file each. A verb opens the stash, makes its library calls, and prints what they gave.
 
 pub mod audit;
+#[cfg(feature = "s3")]
+pub mod bucket;
 pub mod cat;
 pub mod chain;
 pub mod consumers;
@@ -11,6 +13,8 @@ pub mod health;
 pub mod history;
 pub mod load;
 pub mod parts;
+#[cfg(feature = "s3")]
+pub mod probe;
 pub mod read;
 pub mod salvage;
 pub mod sim;

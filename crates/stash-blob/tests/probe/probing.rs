@@ -48,7 +48,6 @@ async fn radosgw_creates_right_in_a_race_and_accepts_a_wrong_checksum() {
             (Check::ChecksumVerified, Answer::No),
             (Check::SseS3, Answer::No),
             (Check::SseKms, Answer::No),
-            (Check::SseC, Answer::No),
         ]
     );
     let Verdict::FitWith(fallbacks) = &report.verdict else { panic!("{:?}", report.verdict) };
