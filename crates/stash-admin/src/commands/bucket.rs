@@ -83,7 +83,7 @@ fn init_text(plan: &BucketPlan) -> String {
     }
     let mut lines = vec![place(&plan.location, &plan.endpoint, &None), String::new(), table.trim_fmt()];
     if !plan.committed {
-        lines.push("dry run: nothing was changed; pass --commit".to_owned());
+        lines.push("\ndry run: nothing was changed; pass --commit".to_owned());
     }
     lines.join("\n")
 }

@@ -3,6 +3,8 @@
 //! Every test that writes looks at the store afterwards; nothing here waits for a time, only for what a process
 //! says.
 
+#[cfg(feature = "s3")]
+mod buckets;
 mod expiring;
 mod faults;
 mod interruptions;

@@ -73,7 +73,7 @@ impl Failed {
         match self {
             Failed::Refused { status, code, .. } => format!("{status}{}", spaced(code)),
             Failed::NotSent(what) | Failed::Lost(what) => what.clone(),
-            Failed::Strange(_) => "its answer cannot be read as one".to_owned(),
+            Failed::Strange(_) => "an answer in another form".to_owned(),
         }
     }
 
@@ -133,8 +133,11 @@ where
 {
     fn from(error: SdkError<E, HttpResponse>) -> Failed {
         match &error {
-            // What cannot be read comes as an error of the service, with the status of a success.
-            SdkError::ServiceError(strange) if strange.raw().status().is_success() => {
+            // What cannot be read comes as an error of the service, with the status of a success. One with a code is the
+            // store's own, which it thought of after it had begun to answer.
+            SdkError::ServiceError(strange)
+                if strange.raw().status().is_success() && strange.err().code().is_none() =>
+            {
                 Failed::Strange(texts(strange.err()))
             }
             SdkError::ServiceError(refused) => Failed::Refused {

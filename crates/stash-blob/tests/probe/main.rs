@@ -2,6 +2,7 @@
 
 mod buckets;
 mod probing;
+mod twisted;
 
 use stash_blob::s3::{S3Config, S3Keys};
 use stash_testkit::servers::S3Server;

@@ -39,7 +39,7 @@ pub async fn check_bucket(config: &S3Config) -> BucketReport {
 fn unseen<T>(what: Aspect, setting: &Setting<T>) -> BucketItem {
     match setting {
         Setting::NotOffered(said) => {
-            item(what, Standing::NotOffered, format!("the store has no such setting ({said})"))
+            item(what, Standing::NotOffered, format!("the store has it not ({said})"))
         }
         Setting::Unknown(why) => item(what, Standing::Unknown, why.clone()),
         Setting::Is(_) | Setting::Unset => item(what, Standing::Unknown, ""),

@@ -63,12 +63,12 @@ async fn set_lifecycle(admin: &S3Admin, commit: bool) -> BucketStep {
         return step(what, StepOutcome::AlreadySo, format!("a rule aborts them after {days} days"));
     }
     let detail = format!(
-        "rule {:?}: abort after {ABORT_AFTER_DAYS} days; {} stay",
+        "rule {:?} aborts them after {ABORT_AFTER_DAYS} days; {}",
         lifecycle::own_id(admin.root()),
         match rules.len() {
-            0 => "no others".to_owned(),
-            1 => "1 other rule".to_owned(),
-            others => format!("{others} other rules"),
+            0 => "there are no other rules".to_owned(),
+            1 => "1 other rule stays".to_owned(),
+            others => format!("{others} other rules stay"),
         }
     );
     if !commit {

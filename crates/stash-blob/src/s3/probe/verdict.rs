@@ -114,8 +114,14 @@ fn rule(check: Check) -> Rule {
     }
 }
 
-/// What `findings` mean. A text that follows from several of them is said once.
+/// What `findings` mean. A text that follows from several of them is said once; where the bucket cannot be used at all,
+/// nothing else is said.
 pub fn verdict(findings: &[Finding]) -> Verdict {
+    let unreached = findings.iter().position(|one| one.what == Check::Reach && one.result != Answer::Yes);
+    let findings = match unreached {
+        Some(at) => findings.get(at..=at).unwrap_or_default(),
+        None => findings,
+    };
     let (mut because, mut fallbacks) = (Vec::new(), Vec::<Consequence>::new());
     for finding in findings {
         let check = finding.what;
@@ -191,6 +197,15 @@ mod tests {
                 assert!(because[0].text.contains(check.words()), "{}", because[0].text);
             }
         }
+    }
+
+    #[test]
+    fn where_the_bucket_cannot_be_used_nothing_else_is_said() {
+        let mut findings: Vec<Finding> =
+            Check::ALL.iter().map(|&what| Finding::unknown(what, "not asked")).collect();
+        findings[0] = Finding::no(Check::Reach, "403");
+        let Verdict::Unfit(because) = verdict(&findings) else { panic!("unfit") };
+        assert_eq!(because.iter().map(|one| one.check).collect::<Vec<_>>(), [Check::Reach]);
     }
 
     #[test]
