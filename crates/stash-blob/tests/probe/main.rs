@@ -1,6 +1,7 @@
 //! The probe and the bucket's checks against real servers, whose dialects are known.
 
 mod buckets;
+mod listing;
 mod probing;
 mod twisted;
 

@@ -23,18 +23,18 @@ use crate::{
 };
 
 /// Changes a request, or answers it.
-type Ask = fn(&mut Parts) -> Option<Response<Bytes>>;
+pub type Ask = fn(&mut Parts) -> Option<Response<Bytes>>;
 /// Changes the answer to a request.
-type Reply = fn(&Parts, &mut Response<Bytes>);
+pub type Reply = fn(&Parts, &mut Response<Bytes>);
 
 /// The proxy. Gone when dropped.
-struct Twisted {
-    endpoint: String,
+pub struct Twisted {
+    pub endpoint: String,
     _serving: JoinSet<()>,
 }
 
 impl Twisted {
-    async fn before(server: &S3Server, ask: Ask, reply: Reply) -> Twisted {
+    pub async fn before(server: &S3Server, ask: Ask, reply: Reply) -> Twisted {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
         let upstream = server.port();
@@ -93,11 +93,11 @@ fn refusal(status: u16, code: &str) -> Response<Bytes> {
     answer
 }
 
-fn query(parts: &Parts) -> &str {
+pub fn query(parts: &Parts) -> &str {
     parts.uri.query().unwrap_or_default()
 }
 
-fn keep(_: &mut Parts) -> Option<Response<Bytes>> {
+pub fn keep(_: &mut Parts) -> Option<Response<Bytes>> {
     None
 }
 
