@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    RequestOp,
+    BlobError, RequestOp,
     verdict::{Means, Verdict},
 };
 
@@ -23,6 +23,18 @@ pub struct S3Refusal {
     /// How many times it was tried in all.
     pub tries: u32,
     how: String,
+}
+
+impl S3Refusal {
+    /// The refusal that an operation failed by, if it was one.
+    pub fn of(error: &BlobError) -> Option<&S3Refusal> {
+        match error {
+            BlobError::NotFound { .. } => None,
+            BlobError::Denied { source, .. }
+            | BlobError::Determinate { source, .. }
+            | BlobError::Indeterminate { source, .. } => source.as_deref()?.downcast_ref(),
+        }
+    }
 }
 
 fn counted(tries: &u32) -> String {

@@ -22,7 +22,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use object_store::{
     ClientOptions,
     aws::{AwsAuthorizer, AwsCredential},
@@ -69,6 +69,8 @@ pub(crate) struct Requests {
     pub(crate) retry_timeout: Duration,
     /// Whether uploads are published only under a free key; cleared once the store says that it cannot.
     pub(crate) complete_only_new: Arc<AtomicBool>,
+    /// What requests that publish an upload say besides.
+    pub(crate) publishing: HeaderMap,
 }
 
 impl HttpConnector for Requests {
@@ -135,8 +137,11 @@ impl HttpService for Service {
         let conditional =
             asked.op == RequestOp::CompleteUpload && self.requests.complete_only_new.load(Ordering::Relaxed);
         if conditional {
-            // Not signed, and need not be: what is not signed may be added.
-            request.headers_mut().insert(header::IF_NONE_MATCH, http::HeaderValue::from_static("*"));
+            request.headers_mut().insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));
+        }
+        if asked.op == RequestOp::CompleteUpload {
+            request.headers_mut().extend(self.requests.publishing.clone());
+            self.sign(&mut request).await;
         }
         let started = Instant::now();
         let mut sure = true;
@@ -158,6 +163,7 @@ impl HttpService for Service {
                 Again::Unconditional if conditional && once => {
                     self.requests.complete_only_new.store(false, Ordering::Relaxed);
                     request.headers_mut().remove(header::IF_NONE_MATCH);
+                    self.sign(&mut request).await;
                     Some(Duration::ZERO)
                 }
                 _ => None,

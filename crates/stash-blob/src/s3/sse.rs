@@ -5,6 +5,8 @@
 use std::path::Path;
 
 use aws_smithy_types::base64;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use md5::{Digest, Md5};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 
 use super::Sse;
@@ -25,15 +27,55 @@ pub(crate) enum KeyError {
     Malformed { path: std::path::PathBuf },
 }
 
-/// Makes every upload say how it is to be encrypted, and with a customer's key every read too.
-pub(crate) async fn applied(builder: AmazonS3Builder, sse: &Sse) -> Result<AmazonS3Builder, KeyError> {
-    Ok(match sse {
-        Sse::Bucket => builder,
-        Sse::S3 => of_kind(builder, "AES256"),
-        Sse::Kms(None) => of_kind(builder, "aws:kms"),
-        Sse::Kms(Some(key)) => builder.with_sse_kms_encryption(key),
-        Sse::CustomerKey(path) => builder.with_ssec_encryption(customer_key(path).await?),
-    })
+/// How a store is told to encrypt, with the customer's key where it is one.
+pub(crate) enum Encryption {
+    /// As the bucket says.
+    Bucket,
+    /// `AES256`, or a kind with a key that the store manages.
+    Managed(&'static str),
+    /// By this key of the key management service.
+    Kms(String),
+    /// By the customer's key, in base64.
+    Customer(String),
+}
+
+impl Encryption {
+    /// Reads the customer's key, where there is one.
+    pub(crate) async fn of(sse: &Sse) -> Result<Encryption, KeyError> {
+        Ok(match sse {
+            Sse::Bucket => Encryption::Bucket,
+            Sse::S3 => Encryption::Managed("AES256"),
+            Sse::Kms(None) => Encryption::Managed("aws:kms"),
+            Sse::Kms(Some(key)) => Encryption::Kms(key.clone()),
+            Sse::CustomerKey(path) => Encryption::Customer(customer_key(path).await?),
+        })
+    }
+
+    /// Makes every upload say how it is to be encrypted, and with a customer's key every read too.
+    pub(crate) fn applied(&self, builder: AmazonS3Builder) -> AmazonS3Builder {
+        match self {
+            Encryption::Bucket => builder,
+            Encryption::Managed(kind) => of_kind(builder, kind),
+            Encryption::Kms(key) => builder.with_sse_kms_encryption(key),
+            Encryption::Customer(key) => builder.with_ssec_encryption(key),
+        }
+    }
+
+    /// What the request that publishes an upload has to say: stores that checked its pieces want the customer's key once
+    /// more, and `object_store` does not give it there.
+    pub(crate) fn publishing(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        let Encryption::Customer(key) = self else { return headers };
+        let digest = base64::encode(Md5::digest(base64::decode(key).unwrap_or_default()));
+        for (name, value) in [("algorithm", "AES256"), ("key", key.as_str()), ("key-md5", digest.as_str())] {
+            let name = format!("x-amz-server-side-encryption-customer-{name}");
+            if let (Ok(name), Ok(mut value)) = (HeaderName::try_from(name), HeaderValue::from_str(value)) {
+                value.set_sensitive(true);
+                headers.insert(name, value);
+            }
+        }
+        headers
+    }
 }
 
 fn of_kind(builder: AmazonS3Builder, kind: &str) -> AmazonS3Builder {

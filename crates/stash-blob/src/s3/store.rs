@@ -32,7 +32,7 @@ use super::{
     credentials,
     failed::Failed,
     requests::Requests,
-    sse,
+    sse::Encryption,
     upload::{self, Upload},
 };
 use crate::{
@@ -93,6 +93,11 @@ impl S3Store {
                 None,
             )
         })?;
+        let encryption = Encryption::of(&config.sse).await;
+        let encryption = encryption.map_err(|error| {
+            let what = error.to_string();
+            wrong(what, Some(Arc::new(error) as Arc<dyn std::error::Error + Send + Sync>))
+        })?;
         let requests = Requests {
             bucket: config.bucket.clone(),
             region: region.clone(),
@@ -102,10 +107,9 @@ impl S3Store {
             stall_timeout: config.stall_timeout,
             retry_timeout: config.retry_timeout,
             complete_only_new: Arc::new(AtomicBool::new(config.create_only)),
+            publishing: encryption.publishing(),
         };
-        let builder = builder(&config, &sdk, &region, requests);
-        let builder = sse::applied(builder, &config.sse).await;
-        let builder = builder.map_err(|error| wrong(error.to_string(), None))?;
+        let builder = encryption.applied(builder(&config, &sdk, &region, requests));
         let built = |builder: AmazonS3Builder| {
             builder.build().map_err(|error| wrong(format!("it cannot be reached so: {error}"), None))
         };

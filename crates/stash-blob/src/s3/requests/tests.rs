@@ -86,6 +86,7 @@ fn rig(does: Vec<Does>) -> Rig {
         stall_timeout: Duration::from_secs(30),
         retry_timeout: Duration::from_secs(60),
         complete_only_new: Arc::new(AtomicBool::new(true)),
+        publishing: HeaderMap::new(),
     };
     let inner = HttpClient::new(Network(Arc::clone(&script)));
     Rig { service: Service { requests, inner }, script, seen }
@@ -234,6 +235,8 @@ async fn an_upload_is_published_only_under_a_free_key_where_the_store_can() {
     let seen = rig.script.seen.lock().expect("a lock");
     let asked: Vec<bool> = seen.iter().map(|headers| headers.contains_key("if-none-match")).collect();
     assert_eq!(asked, [true, false, false]);
+    let signed = seen[0]["authorization"].to_str().expect("text");
+    assert!(signed.contains("if-none-match"), "{signed}");
 }
 
 #[tokio::test(start_paused = true)]
