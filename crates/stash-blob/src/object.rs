@@ -21,7 +21,7 @@ use stash_types::{BlobKey, BlobPrefix};
 
 use crate::{
     BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome,
-    verdict::{PartlyDone, Verdict},
+    verdict::{Means, PartlyDone, Verdict},
 };
 
 /// How many keys one request deletes at most, in the stores that delete many at once.
@@ -156,6 +156,10 @@ impl ObjectBlobs {
 
     /// Says why a range could not be read: the store's own errors do not tell the end of an object apart.
     async fn range_error(&self, key: &BlobKey, path: &Path, range: &Range<u64>, error: Error) -> BlobError {
+        let refused = Verdict::of(&error).is_none_or(|verdict| verdict.means == Means::Refused);
+        if !refused {
+            return read_error("get", key.as_str(), error);
+        }
         match (&error, self.store.head(path).await) {
             (Error::NotFound { .. }, _) => read_error("get", key.as_str(), error),
             (_, Ok(meta)) if meta.size < range.end => past_the_end(key, range, meta.size),

@@ -60,7 +60,15 @@ impl Failed {
 
     /// Whether these credentials may not do this, or are no credentials of this store.
     pub(crate) fn is_denied(&self) -> bool {
-        matches!(self.status(), Some(401 | 403))
+        matches!(self.status(), Some(401 | 403)) && !self.is_out_of_date()
+    }
+
+    /// Whether what the request was signed with was out of date: the next one is signed anew.
+    fn is_out_of_date(&self) -> bool {
+        matches!(
+            self.code(),
+            "ExpiredToken" | "TokenRefreshRequired" | "RequestTimeTooSkewed" | "RequestExpired"
+        )
     }
 
     /// Whether there is no such bucket.
@@ -81,6 +89,7 @@ impl Failed {
     fn advice(&self) -> Option<String> {
         match self {
             Failed::NotSent(_) => Some("nothing was sent: give credentials that the store knows".to_owned()),
+            _ if self.is_out_of_date() => None,
             _ if self.is_denied() => Some("permission denied: give these credentials access".to_owned()),
             _ if self.is_no_bucket() => {
                 Some("there is no such bucket: create it, or name another".to_owned())
@@ -207,6 +216,8 @@ mod tests {
 
     #[test]
     fn a_store_that_failed_may_have_done_it() {
+        let skewed = refused(403, "RequestTimeTooSkewed").reading("list", "");
+        assert!(matches!(skewed, BlobError::Determinate { retry: true, .. }), "{skewed}");
         for failed in
             [refused(503, "SlowDown"), refused(429, "TooManyRequests"), Failed::Lost("reset".to_owned())]
         {

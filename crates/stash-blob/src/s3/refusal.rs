@@ -161,8 +161,16 @@ impl Refused {
             (301 | 302 | 307 | 308, _) => {
                 "the store sends elsewhere: set the bucket's own region and endpoint".to_owned()
             }
+            (400, "") if op == RequestOp::Head => {
+                self.again = Again::WithNewKeys;
+                self.means = Means::Later;
+                "the store refuses this without a reason: the credentials have expired, or it wants a customer's key"
+                    .to_owned()
+            }
             (401 | 403, _) => {
                 self.means = Means::Denied;
+                // SUBTLE: a HEAD has no body and so no code. It may have been the clock.
+                self.again = if op == RequestOp::Head { Again::SignedAnew } else { Again::No };
                 let absent = match op {
                     RequestOp::Get | RequestOp::Head => {
                         " (or there is no such object: who may not list is not told which)"
@@ -263,7 +271,7 @@ mod tests {
         for (op, status, code, wanted) in [
             (RequestOp::Put, 403, "AccessDenied", "s3:PutObject"),
             (RequestOp::List, 403, "AccessDenied", "s3:ListBucket"),
-            (RequestOp::Head, 403, "", "no such object"),
+            (RequestOp::Get, 403, "", "no such object"),
             (RequestOp::Put, 404, "NoSuchBucket", "there is no bucket \"b\""),
             (RequestOp::Get, 403, "SignatureDoesNotMatch", "secret key"),
             (RequestOp::BulkDelete, 501, "NotImplemented", "cannot do this"),
@@ -303,6 +311,14 @@ mod tests {
     fn an_upload_that_is_gone_when_it_is_completed_may_have_been() {
         assert_eq!(refused(RequestOp::CompleteUpload, 404, "NoSuchUpload").means, Means::Unsure);
         assert_eq!(refused(RequestOp::UploadPart, 404, "NoSuchUpload").means, Means::Later);
+    }
+
+    #[test]
+    fn a_head_that_is_refused_without_a_reason_is_asked_once_more() {
+        let denied = refused(RequestOp::Head, 403, "");
+        assert_eq!((denied.again, denied.means), (Again::SignedAnew, Means::Denied));
+        let expired = refused(RequestOp::Head, 400, "");
+        assert_eq!((expired.again, expired.means), (Again::WithNewKeys, Means::Later));
     }
 
     #[test]

@@ -159,7 +159,11 @@ impl HttpService for Service {
             let pause = match refused.again {
                 Again::Pausing(asked_for) => Some(asked_for.unwrap_or_else(|| pause(&asked.key, attempt))),
                 Again::SignedAnew if once => self.sign(&mut request).await.then_some(Duration::ZERO),
-                Again::WithNewKeys if once => self.other_keys(&mut request).await.then_some(Duration::ZERO),
+                Again::WithNewKeys if once => match self.other_keys(&mut request).await {
+                    true => Some(Duration::ZERO),
+                    // Whoever gives them may know better: they are tried once more.
+                    false => (refused.means == Means::Later).then(|| pause(&asked.key, attempt)),
+                },
                 Again::Unconditional if conditional && once => {
                     self.requests.complete_only_new.store(false, Ordering::Relaxed);
                     request.headers_mut().remove(header::IF_NONE_MATCH);

@@ -33,12 +33,9 @@ async fn a_wrong_secret_is_denied_at_once() {
     }
     assert_eq!(refusal(&put).code, "SignatureDoesNotMatch");
     assert!(put.to_string().contains("secret key"), "{put}");
-    let asked = counted.take();
-    assert_eq!(
-        asked,
-        [RequestOp::Put, RequestOp::Get, RequestOp::Head, RequestOp::BulkDelete],
-        "one try each"
-    );
+    // A refused HEAD has no reason, and may have been signed by a clock that was wrong: it is asked twice.
+    let (asked, head) = (counted.take(), RequestOp::Head);
+    assert_eq!(asked, [RequestOp::Put, RequestOp::Get, head, head, RequestOp::BulkDelete], "one try each");
 }
 
 #[tokio::test(flavor = "multi_thread")]

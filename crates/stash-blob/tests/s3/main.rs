@@ -1,6 +1,7 @@
 //! The S3 store against real servers: every behaviour of the suite, and what is particular to S3.
 
 mod failing;
+mod faults;
 mod large;
 mod many;
 mod secret;
@@ -30,6 +31,7 @@ pub fn at(server: &S3Server, bucket: impl Into<String>) -> S3Config {
     config
 }
 
+/// A store of that bucket.
 pub async fn open(config: S3Config) -> S3Store {
     S3Store::open(config).await.expect("a store")
 }

@@ -219,10 +219,14 @@ async fn a_skewed_clock_is_asked_about_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_that_cannot_be_renewed_are_not_tried_again() {
-    let rig = rig(vec![Does::Answer(400, "<Error><Code>ExpiredToken</Code></Error>")]);
+async fn keys_that_cannot_be_renewed_are_tried_once_more() {
+    let expired = || Does::Answer(400, "<Error><Code>ExpiredToken</Code></Error>");
+    let rig = rig(vec![expired(), expired(), expired()]);
     let verdict = rig.ask(Method::PUT, "k").await.expect_err("expired");
-    assert!(verdict.what.contains("expired"), "{verdict}");
+    assert!(verdict.what.contains("expired") && verdict.means == Means::Later, "{verdict:?}");
+    assert_eq!(rig.asked(), 2);
+    let rig = self::rig(vec![Does::Answer(403, "<Error><Code>InvalidAccessKeyId</Code></Error>")]);
+    assert_eq!(rig.ask(Method::PUT, "k").await.expect_err("unknown").means, Means::Denied);
     assert_eq!(rig.asked(), 1);
 }
 
