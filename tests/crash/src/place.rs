@@ -219,7 +219,7 @@ mod tests {
                     found.insert(call.split('"').next().unwrap().to_owned());
                 }
                 // The write transactions' places stand in a table of their own.
-                if path.ends_with("sqlite/connection.rs") {
+                if path.ends_with("sql/write.rs") {
                     let quoted = text.split('"').filter(|word| word.starts_with("catalog."));
                     found.extend(quoted.map(str::to_owned));
                 }
