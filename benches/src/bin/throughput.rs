@@ -14,7 +14,7 @@ use arrow::{
     datatypes::{DataType, Field, Schema, UInt64Type},
 };
 use clap::Parser;
-use stash::{Frontier, Launch, Minted, OwnedParts, ShareMessage, ShareWriter, Sink, SinkSpec, Stash};
+use stash::{Frontier, Launch, Minted, OpenOptions, OwnedParts, ShareMessage, ShareWriter, Sink, SinkSpec};
 use stash_benches::{Numbers, Results, peak_memory};
 
 /// Rows of a record batch.
@@ -31,6 +31,12 @@ struct Arguments {
     /// Workers that write.
     #[arg(long, default_value_t = 2)]
     workers: u32,
+    /// A stash that nobody uses, with its --catalog; a folder of its own if absent.
+    #[arg(long, requires = "catalog")]
+    stash: Option<String>,
+    /// The catalog of --stash.
+    #[arg(long, requires = "stash")]
+    catalog: Option<String>,
     /// One JSON object instead of lines.
     #[arg(long)]
     json: bool,
@@ -38,9 +44,13 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let Arguments { rows, workers, json } = Arguments::parse();
+    let Arguments { rows, workers, stash, catalog, json } = Arguments::parse();
     let folder = tempfile::tempdir()?;
-    let stash = Stash::open(&format!("file://{}", folder.path().display())).await?;
+    let options = match (&stash, &catalog) {
+        (Some(stash), Some(catalog)) => OpenOptions::new(stash).catalog(catalog),
+        _ => OpenOptions::new(format!("file://{}", folder.path().display())),
+    };
+    let stash = options.open().await?;
     let schema = Schema::new(vec![
         Field::new("key", DataType::UInt64, false),
         Field::new("text", DataType::Utf8, false),

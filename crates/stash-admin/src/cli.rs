@@ -27,10 +27,16 @@ const EVERYWHERE: &str = "Options of every command";
   stash-admin chain orders
   stash-admin read orders --consumer me")]
 pub struct Cli {
-    /// The stash: file:///folder, or a path that begins with / or . for short; blobs and catalog lie in it.
+    /// The stash: file:///folder, or a path that begins with / or . for short; blobs and catalog lie in it. Or
+    /// s3://bucket/prefix, with ?region=…&endpoint=… where needed; the catalog is elsewhere then.
     #[arg(long, global = true, env = "STASH_URL", hide_env_values = true, value_name = "URL")]
     #[arg(help_heading = EVERYWHERE)]
     pub stash: Option<String>,
+    /// The catalog, where it is not in the stash's folder: postgres://user@host/database or sqlite:///file. A password
+    /// is better kept in the environment, or in ~/.pgpass.
+    #[arg(long, global = true, env = "STASH_CATALOG", hide_env_values = true, value_name = "URL")]
+    #[arg(help_heading = EVERYWHERE)]
+    pub catalog: Option<String>,
     /// Print for machines: one JSON document, or one a line where there may be many; errors as JSON on stderr.
     #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub json: bool,

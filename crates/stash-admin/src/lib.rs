@@ -23,7 +23,7 @@ use std::{ffi::OsString, io::IsTerminal, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, parser::ValueSource};
 
-use crate::{cli::Command, output::Output};
+use crate::{cli::Command, output::Output, session::Address};
 
 pub use crate::{
     cli::Cli,
@@ -63,10 +63,11 @@ pub fn main() -> ExitCode {
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let words = Cli::command().try_get_matches_from(words)?;
     let mut cli = Cli::from_arg_matches(&words)?;
-    if matches!(cli.command, Command::Demo(_))
+    if let Command::Demo(args) = &cli.command
+        && !args.is_process()
         && words.value_source("stash") == Some(ValueSource::EnvVariable)
     {
-        cli.stash = None;
+        (cli.stash, cli.catalog) = (None, None);
     }
     cli.stash = cli.stash.map(session::url_of);
     Ok(cli)
@@ -86,30 +87,31 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 }
 
 async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
-    let Cli { stash, json, verbose: _, command } = cli;
+    let Cli { stash, catalog, json, verbose: _, command } = cli;
+    let at = Address { stash, catalog };
     let out = Output::new(json);
     match command {
-        Command::Demo(args) => demo::run(args, stash, json).await,
-        Command::Load(args) => commands::load::run(&stash, args, out).await,
-        Command::Read(args) => commands::read::run(&stash, args, out).await,
-        Command::Health(args) => commands::health::run(&stash, args, out).await,
-        Command::Sinks(args) => commands::sinks::run(&stash, args, out).await,
-        Command::Chain(args) => commands::chain::run(&stash, args, out).await,
-        Command::Parts(args) => commands::parts::run(&stash, args, out).await,
-        Command::Cat(args) => commands::cat::run(&stash, args, out).await,
-        Command::Explain(args) => commands::explain::run(&stash, args, out).await,
-        Command::Audit(args) => commands::audit::run(&stash, args, out).await,
-        Command::Sweep(args) => commands::sweep::run(&stash, args, out).await,
+        Command::Demo(args) => demo::run(args, at, json).await,
+        Command::Load(args) => commands::load::run(&at, args, out).await,
+        Command::Read(args) => commands::read::run(&at, args, out).await,
+        Command::Health(args) => commands::health::run(&at, args, out).await,
+        Command::Sinks(args) => commands::sinks::run(&at, args, out).await,
+        Command::Chain(args) => commands::chain::run(&at, args, out).await,
+        Command::Parts(args) => commands::parts::run(&at, args, out).await,
+        Command::Cat(args) => commands::cat::run(&at, args, out).await,
+        Command::Explain(args) => commands::explain::run(&at, args, out).await,
+        Command::Audit(args) => commands::audit::run(&at, args, out).await,
+        Command::Sweep(args) => commands::sweep::run(&at, args, out).await,
         Command::Salvage(args) => commands::salvage::run(args, out).await,
-        Command::Verify(args) => commands::verify::run(&stash, args, out).await,
-        Command::Consumers(args) => commands::consumers::run(&stash, args, out).await,
-        Command::Drop(args) => commands::drop::run(&stash, args, out).await,
-        Command::Expire(args) => commands::expire::run(&stash, args, out).await,
-        Command::History(args) => commands::history::run(&stash, args, out).await,
+        Command::Verify(args) => commands::verify::run(&at, args, out).await,
+        Command::Consumers(args) => commands::consumers::run(&at, args, out).await,
+        Command::Drop(args) => commands::drop::run(&at, args, out).await,
+        Command::Expire(args) => commands::expire::run(&at, args, out).await,
+        Command::History(args) => commands::history::run(&at, args, out).await,
         #[cfg(feature = "s3")]
-        Command::Probe(args) => commands::probe::run(&stash, args, out).await,
+        Command::Probe(args) => commands::probe::run(&at.stash, args, out).await,
         #[cfg(feature = "s3")]
-        Command::Bucket(args) => commands::bucket::run(&stash, args, out).await,
+        Command::Bucket(args) => commands::bucket::run(&at.stash, args, out).await,
         Command::Sim(args) => commands::sim::run(args, out).await,
     }
 }

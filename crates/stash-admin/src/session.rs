@@ -22,26 +22,38 @@ pub fn url_of(text: String) -> String {
     url.map_or(text, String::from)
 }
 
-/// The file that makes a folder a stash.
-const CATALOG_FILE: &str = "catalog.sqlite";
-
-/// Whether something is at `url` that can be opened, or whose opening says why not.
-pub fn is_there(url: &str) -> bool {
-    let folder = url::Url::parse(url).ok().filter(|url| url.scheme() == "file");
-    let folder = folder.and_then(|url| url.to_file_path().ok());
-    folder.is_some_and(|folder| folder.join(CATALOG_FILE).try_exists().unwrap_or(true))
+/// Where the stash is, as the command line or the environment says.
+#[derive(Clone, Default)]
+pub struct Address {
+    /// The URL of the blobs, and of the catalog too where it lies with them.
+    pub stash: Option<String>,
+    /// The URL of the catalog; it may hold a password.
+    pub catalog: Option<String>,
 }
 
-/// Opens the stash at `url`, runs `work` on it and closes it, whatever became of the work.
+impl Address {
+    /// How to open it; nothing there is created.
+    pub fn options(&self) -> Result<OpenOptions, Refusal> {
+        let url = self.stash.as_ref().ok_or_else(|| {
+            Refusal::usage(
+                "no stash is named: set STASH_URL or pass --stash, such as --stash file:///tmp/stash",
+            )
+        })?;
+        let options = OpenOptions::new(url).create(false);
+        Ok(match &self.catalog {
+            Some(catalog) => options.catalog(catalog),
+            None => options,
+        })
+    }
+}
+
+/// Opens the stash, runs `work` on it and closes it, whatever became of the work.
 pub async fn with_stash<T>(
-    url: &Option<String>,
+    at: &Address,
     missing: Missing,
     work: impl AsyncFnOnce(&Stash) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let url = url.as_ref().ok_or_else(|| {
-        Refusal::usage("no stash is named: set STASH_URL or pass --stash, such as --stash file:///tmp/stash")
-    })?;
-    let stash = OpenOptions::new(url).create(missing == Missing::Create).open().await?;
+    let stash = at.options()?.create(missing == Missing::Create).open().await?;
     let done = work(&stash).await;
     let closed = stash.close().await;
     let done = done?;
@@ -51,11 +63,11 @@ pub async fn with_stash<T>(
 
 /// Opens the stash only to look, at one sink.
 pub async fn with_sink<T>(
-    url: &Option<String>,
+    at: &Address,
     name: &SinkName,
     work: impl AsyncFnOnce(&Sink) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    with_stash(url, Missing::Refuse, async |stash| {
+    with_stash(at, Missing::Refuse, async |stash| {
         let sink = stash.sink(name.as_str()).await?;
         work(&sink).await.map_err(|error| failure::named(error, &sink))
     })

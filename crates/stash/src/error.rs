@@ -40,6 +40,14 @@ pub enum Error {
         /// What does not fit, with the frontiers or ids at fault, and what to do.
         what: String,
     },
+    /// There is no stash where it was to be opened, and it was not to be created.
+    #[error("there is no stash at {url}: {why}")]
+    NoStash {
+        /// Where it was looked for.
+        url: String,
+        /// What is missing.
+        why: String,
+    },
     /// The protocol refuses a message or offer.
     #[error("sink {sink}: {source}")]
     Chain {
@@ -127,10 +135,15 @@ impl From<BatchError> for Error {
 }
 
 impl Error {
+    pub(crate) fn no_stash(url: impl ToString, why: String) -> Error {
+        Error::NoStash { url: url.to_string(), why }
+    }
+
     /// What to do about it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::InvalidUsage { .. } | Error::Name(_) | Error::Key(_) | Error::Id(_) => ErrorKind::FixCall,
+            Error::InvalidUsage { .. } | Error::NoStash { .. } => ErrorKind::FixCall,
+            Error::Name(_) | Error::Key(_) | Error::Id(_) => ErrorKind::FixCall,
             Error::Chain { source: ChainError::SinkDropped, .. } => ErrorKind::Absent,
             Error::Chain { source, .. } => match source.remedy() {
                 Remedy::FixTheCall => ErrorKind::FixCall,

@@ -42,6 +42,7 @@ mod error;
 mod health;
 mod incarnation;
 mod inspect;
+mod location;
 mod metered;
 mod open;
 mod plan;

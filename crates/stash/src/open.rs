@@ -1,40 +1,47 @@
 //! Opening a stash: the store, the catalog, and the mark that ties them to one another.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
 
 use stash_batch::{BudgetUse, Drained, Meters, Process, ProcessCounters, Requests};
 use stash_blob::{BlobStore, LocalStore, ObjectBlobs, StashMarker};
+#[cfg(feature = "postgres")]
+use stash_catalog::{ClockSource, PostgresCatalog};
 use stash_catalog::{Catalog, CatalogError, Misuse, NewSink, SinkRow, SqliteCatalog};
 use stash_types::{
     BlobKey, CatalogId, Clock, CommitId, Frontier, IdSource, IncarnationId, LaunchToken, SessionId, SinkId,
     SinkName, Timestamp, fault,
 };
-use url::Url;
 
 use crate::{
     Error, MeteredCatalog, MeteredStore, Result, Sink, SinkSpec, StashConfig, SystemClock, SystemIds,
+    location::{BlobPlace, CatalogPlace, Location, Shown},
 };
 
-/// The file of the embedded catalog, beside the folder of blobs.
-const CATALOG_FILE: &str = "catalog.sqlite";
-/// The folder of blobs: the prefix of a local stash.
-const BLOBS_FOLDER: &str = "blobs";
+/// The folder of blobs within the folder of a local stash: its prefix.
+pub(crate) const BLOBS_FOLDER: &str = "blobs";
 
 /// How to open a stash.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct OpenOptions {
     url: String,
+    catalog_url: Option<String>,
     create: bool,
     config: StashConfig,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
     wrap: Option<WrapStore>,
     meters: Option<Meters>,
+}
+
+impl fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenOptions")
+            .field("url", &Shown(&self.url))
+            .field("catalog", &self.catalog_url.as_deref().map(Shown))
+            .field("create", &self.create)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
 }
 
 type Wrap = dyn Fn(Arc<dyn BlobStore>) -> Arc<dyn BlobStore> + Send + Sync;
@@ -50,10 +57,12 @@ impl fmt::Debug for WrapStore {
 }
 
 impl OpenOptions {
-    /// For the stash at `url`: `file:///folder` (blobs and an SQLite catalog in that folder) or `memory://`.
+    /// For the stash whose blobs are at `url`: `file:///folder` (with an SQLite catalog in that folder, unless another is
+    /// named), `s3://bucket/prefix` (see `s3::S3Config::from_url`), or `memory://`.
     pub fn new(url: impl Into<String>) -> OpenOptions {
         OpenOptions {
             url: url.into(),
+            catalog_url: None,
             create: true,
             config: StashConfig::default(),
             clock: Arc::new(SystemClock),
@@ -61,6 +70,13 @@ impl OpenOptions {
             wrap: None,
             meters: None,
         }
+    }
+
+    /// Where the catalog is: `postgres://user@host/database` or `sqlite:///file`. Blobs in a bucket need one.
+    #[must_use]
+    pub fn catalog(mut self, url: impl Into<String>) -> OpenOptions {
+        self.catalog_url = Some(url.into());
+        self
     }
 
     /// Whether a stash that is not there is created. Default: yes.
@@ -102,49 +118,76 @@ impl OpenOptions {
         self
     }
 
-    /// Whether the URL names a place that this build can open. Touches nothing there.
+    /// Whether the URLs name places that this build can open. Touches nothing there.
     pub fn check(&self) -> Result<()> {
-        Location::parse(&self.url).map(drop)
+        self.location().map(drop)
+    }
+
+    fn location(&self) -> Result<Location> {
+        Location::parse(&self.url, self.catalog_url.as_deref())
     }
 
     /// Opens it. Must be called on a tokio runtime, and after a recorder of metrics was installed, if one is.
-    pub async fn open(self) -> Result<Stash> {
-        let (store, catalog): (Arc<dyn BlobStore>, Arc<dyn Catalog>) = match Location::parse(&self.url)? {
-            Location::Memory => (
-                Arc::new(ObjectBlobs::memory()),
-                Arc::new(SqliteCatalog::in_memory(Arc::clone(&self.clock), Arc::clone(&self.ids)).await?),
-            ),
-            Location::Folder(folder) => self.open_folder(&folder).await?,
-        };
+    pub async fn open(mut self) -> Result<Stash> {
+        let meters = self.meters.get_or_insert_default().clone();
+        let Location { blobs, catalog } = self.location()?;
+        if let (false, CatalogPlace::File(file)) = (self.create, &catalog) {
+            self.look_for(file)?;
+        }
+        // The folder is made by the store, durably; the embedded catalog's file lies in it.
+        let store = self.open_blobs(blobs, meters).await?;
+        let catalog = self.open_catalog(catalog).await?;
         self.open_with(store, catalog).await
     }
 
-    async fn open_folder(&self, folder: &Path) -> Result<(Arc<dyn BlobStore>, Arc<dyn Catalog>)> {
-        let file = folder.join(CATALOG_FILE);
-        if !self.create {
-            let (url, file) = (&self.url, file.display());
-            let what = match folder.join(CATALOG_FILE).try_exists() {
-                Ok(true) => None,
-                Ok(false) => Some(format!("there is no stash at {url}: {file} does not exist")),
-                Err(error) => Some(format!("the stash at {url} cannot be looked at: {file}: {error}")),
-            };
-            if let Some(what) = what {
-                return Err(Error::InvalidUsage { what });
+    fn look_for(&self, file: &Path) -> Result<()> {
+        let (url, shown) = (Shown(&self.url), file.display());
+        match file.try_exists() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::no_stash(url, format!("{shown} does not exist"))),
+            Err(error) => Err(Error::InvalidUsage {
+                what: format!("the stash at {url} cannot be looked at: {shown}: {error}"),
+            }),
+        }
+    }
+
+    async fn open_catalog(&self, place: CatalogPlace) -> Result<Arc<dyn Catalog>> {
+        let (clock, ids) = (Arc::clone(&self.clock), Arc::clone(&self.ids));
+        Ok(match place {
+            CatalogPlace::Memory => Arc::new(SqliteCatalog::in_memory(clock, ids).await?),
+            CatalogPlace::File(file) => Arc::new(SqliteCatalog::open(&file, clock, ids).await?),
+            #[cfg(feature = "postgres")]
+            CatalogPlace::Postgres(options) => {
+                let location = options.location();
+                // Its own clock is read: machines that share a catalog need not agree on the time.
+                let opened = match self.create {
+                    true => Some(PostgresCatalog::open(options, ClockSource::Database, ids).await?),
+                    false => PostgresCatalog::open_existing(options, ClockSource::Database, ids).await?,
+                };
+                let none = || Error::no_stash(Shown(&self.url), format!("{location} holds no catalog"));
+                Arc::new(opened.ok_or_else(none)?)
             }
-        }
-        let blobs = folder.join(BLOBS_FOLDER);
-        if !self.create && !blobs.is_dir() {
-            return Err(Error::InvalidUsage {
-                what: format!(
-                    "the stash at {} has lost its blobs: {} does not exist",
-                    self.url,
-                    blobs.display()
-                ),
-            });
-        }
-        let store = LocalStore::open(&blobs)?;
-        let catalog = SqliteCatalog::open(&file, Arc::clone(&self.clock), Arc::clone(&self.ids)).await?;
-        Ok((Arc::new(store), Arc::new(catalog)))
+        })
+    }
+
+    #[cfg_attr(not(feature = "s3"), expect(unused_variables, reason = "only a store behind a network tells of its requests"))]
+    async fn open_blobs(&self, place: BlobPlace, meters: Meters) -> Result<Arc<dyn BlobStore>> {
+        Ok(match place {
+            BlobPlace::Memory => Arc::new(ObjectBlobs::memory()),
+            BlobPlace::Folder(folder) => {
+                let blobs = folder.join(BLOBS_FOLDER);
+                if !self.create && !blobs.is_dir() {
+                    let (url, blobs) = (Shown(&self.url), blobs.display());
+                    let what = format!("the stash at {url} has lost its blobs: {blobs} does not exist");
+                    return Err(Error::InvalidUsage { what });
+                }
+                Arc::new(LocalStore::open(&blobs)?)
+            }
+            #[cfg(feature = "s3")]
+            BlobPlace::S3(config) => {
+                Arc::new(stash_blob::s3::S3Store::open_observed(config, Arc::new(meters)).await?)
+            }
+        })
     }
 
     /// Opens a stash over this store and catalog; the URL only names it. The store's prefix is claimed for the
@@ -161,10 +204,11 @@ impl OpenOptions {
         stash_blob::claim(store.as_ref(), &marker).await?;
         fault::place("stash.claimed");
         let process = Process::metered(store, catalog, self.config.batch.clone(), meters)?;
-        let OpenOptions { url, config, clock, ids, create: _, wrap: _, meters: _ } = self;
+        let OpenOptions { url, catalog_url, config, clock, ids, create: _, wrap: _, meters: _ } = self;
         Ok(Stash {
             shared: Arc::new(Shared {
                 url,
+                catalog_url,
                 config,
                 process,
                 clock,
@@ -176,34 +220,6 @@ impl OpenOptions {
     }
 }
 
-enum Location {
-    Memory,
-    Folder(PathBuf),
-}
-
-impl Location {
-    fn parse(text: &str) -> Result<Location> {
-        let refuse = |why: &str| {
-            Err(Error::InvalidUsage {
-                what: format!("{text:?} is not a stash URL: {why}; use file:///folder or memory://"),
-            })
-        };
-        let url = match Url::parse(text) {
-            Ok(url) => url,
-            Err(error) => return refuse(&error.to_string()),
-        };
-        match url.scheme() {
-            "memory" => Ok(Location::Memory),
-            "file" => match url.to_file_path() {
-                Ok(folder) => Ok(Location::Folder(folder)),
-                Err(()) => refuse("it names no local folder (three slashes, then an absolute path)"),
-            },
-            "s3" => refuse("this build has no S3 backend"),
-            scheme => refuse(&format!("scheme {scheme:?} is unknown")),
-        }
-    }
-}
-
 /// An open stash: the store, the catalog, and what the workers of this process share. Clones share it.
 #[derive(Clone)]
 pub struct Stash {
@@ -212,6 +228,7 @@ pub struct Stash {
 
 struct Shared {
     url: String,
+    catalog_url: Option<String>,
     config: StashConfig,
     process: Process,
     clock: Arc<dyn Clock>,
@@ -229,6 +246,11 @@ impl Stash {
     /// The URL it was opened with.
     pub fn url(&self) -> &str {
         &self.shared.url
+    }
+
+    /// The URL its catalog was opened with, where one was named; it may hold a password.
+    pub fn catalog_url(&self) -> Option<&str> {
+        self.shared.catalog_url.as_deref()
     }
 
     /// The knobs it was opened with.
@@ -367,6 +389,6 @@ impl Stash {
 
 impl fmt::Debug for Stash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stash").field("url", &self.shared.url).finish_non_exhaustive()
+        f.debug_struct("Stash").field("url", &Shown(&self.shared.url)).finish_non_exhaustive()
     }
 }

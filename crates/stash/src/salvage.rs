@@ -8,13 +8,7 @@
 //! - What can be read is the batches as they were *offered*: see [`Salvage::UNKNOWN`] for what the catalog took with it.
 //! - Memory is that of a process with its defaults; a part that would need more is left out by name.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    ops::Range,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fmt, ops::Range, path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -27,13 +21,12 @@ use stash_types::{
     BatchId, BlobKey, BlobPrefix, CatalogId, Description, Frontier, IncarnationId, PartDescriptor, PartKey,
     RunFacts, SchemaFingerprint, ShardId, SinkId, Timestamp,
 };
-use url::Url;
 use uuid::Uuid;
 
-use crate::{Error, Names, Result, Stash, Stranger, SystemClock, SystemIds, Tally};
-
-/// The folder of blobs within the folder of a stash.
-const BLOBS_FOLDER: &str = "blobs";
+use crate::{
+    Error, Names, Result, Stash, Stranger, SystemClock, SystemIds, Tally, location::BlobPlace,
+    open::BLOBS_FOLDER,
+};
 
 /// A store whose catalog is lost.
 pub struct Salvage {
@@ -135,9 +128,21 @@ impl Salvage {
     ];
 
     /// Opens the blobs at `place` only to look at them: a folder or a `file://` URL, of the blobs themselves or of the
-    /// stash they lie in. Must be called on a tokio runtime.
+    /// stash they lie in, or an `s3://` URL. Must be called on a tokio runtime.
     pub async fn open(place: &str) -> Result<Salvage> {
-        let folder = folder_of(place)?;
+        let folder = match BlobPlace::parse(place) {
+            Ok(BlobPlace::Folder(folder)) => folder,
+            #[cfg(feature = "s3")]
+            Ok(BlobPlace::S3(config)) => {
+                return Salvage::over(Arc::new(stash_blob::s3::S3Store::open(config).await?)).await;
+            }
+            Ok(BlobPlace::Memory) => {
+                let what = format!("{place} is gone with its process: nothing can be salvaged from it");
+                return Err(Error::InvalidUsage { what });
+            }
+            Err(error) if place.contains("://") => return Err(error),
+            Err(_) => PathBuf::from(place),
+        };
         let within = folder.join(BLOBS_FOLDER);
         let has_marker = folder.join(BlobKey::stash_json().as_str()).is_file();
         let folder = if !has_marker && within.is_dir() { within } else { folder };
@@ -297,22 +302,6 @@ async fn decode(layout: PartLayout, at: usize, bytes: Bytes) -> std::result::Res
     match tokio::task::spawn_blocking(work).await {
         Ok(decoded) => Ok(decoded?),
         Err(_) => Err(Refused::Damaged("decoding it was stopped".to_owned())),
-    }
-}
-
-/// The folder that `place` names.
-fn folder_of(place: &str) -> Result<PathBuf> {
-    let refuse = |why: &str| Error::InvalidUsage {
-        what: format!(
-            "{place:?} names no blobs that this build can read: {why}; use a folder or file:///folder"
-        ),
-    };
-    match Url::parse(place) {
-        Ok(url) if url.scheme() == "file" => {
-            url.to_file_path().map_err(|()| refuse("it names no local folder"))
-        }
-        Ok(url) => Err(refuse(&format!("scheme {:?} is unknown", url.scheme()))),
-        Err(_) => Ok(Path::new(place).to_owned()),
     }
 }
 

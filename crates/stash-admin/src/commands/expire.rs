@@ -8,12 +8,12 @@ use stash::Expired;
 use crate::{
     cli::ExpireArgs,
     output::{self, Output},
-    session::with_sink,
+    session::{Address, with_sink},
 };
 
 /// Runs the command.
-pub async fn run(url: &Option<String>, args: ExpireArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let expired = with_sink(url, &args.sink, async |sink| {
+pub async fn run(at: &Address, args: ExpireArgs, out: Output) -> anyhow::Result<ExitCode> {
+    let expired = with_sink(at, &args.sink, async |sink| {
         let expired = sink.expire(args.commit).await?;
         if args.commit {
             sink.stash().drain_deletions().await?;

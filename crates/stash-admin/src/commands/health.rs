@@ -10,12 +10,12 @@ use crate::{
     duration,
     failure::Refusal,
     output::{self, Output},
-    session::{Missing, with_stash},
+    session::{Address, Missing, with_stash},
 };
 
 /// Runs the command.
-pub async fn run(url: &Option<String>, args: HealthArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let mut health = with_stash(url, Missing::Refuse, async |stash| Ok(stash.health().await?)).await?;
+pub async fn run(at: &Address, args: HealthArgs, out: Output) -> anyhow::Result<ExitCode> {
+    let mut health = with_stash(at, Missing::Refuse, async |stash| Ok(stash.health().await?)).await?;
     if let Some(name) = &args.sink {
         health.sinks.retain(|sink| sink.sink == name.as_str());
         if health.sinks.is_empty() {

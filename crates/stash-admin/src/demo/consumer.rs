@@ -6,7 +6,7 @@
 
 use anyhow::Context;
 use arrow::{array::RecordBatch, datatypes::SchemaRef, ipc::writer::StreamWriter};
-use stash::{BatchConfig, Delivery, OpenOptions, StartAt, Stash, StashConfig, Subscription};
+use stash::{BatchConfig, Delivery, StartAt, Stash, StashConfig, Subscription};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Stdin},
     sync::mpsc,
@@ -17,14 +17,14 @@ use super::{
     events::{ConsumerEvent, emit, emit_with, peak_rss},
     spec::{CONSUMER, ConsumerSpec},
 };
-use crate::metrics::Endpoint;
+use crate::{metrics::Endpoint, session::Address};
 
 /// Runs the consumer until every chain is complete.
-pub async fn run(spec: ConsumerSpec) -> anyhow::Result<()> {
+pub async fn run(spec: ConsumerSpec, at: &Address) -> anyhow::Result<()> {
     let batch = BatchConfig { memory_bytes: spec.memory_bytes, ..BatchConfig::default() };
     let mut endpoint = Endpoint::at(spec.metrics)?;
     let config = StashConfig { batch, ..StashConfig::default() };
-    let stash = OpenOptions::new(&spec.stash).create(false).config(config).open().await?;
+    let stash = at.options()?.config(config).open().await?;
     endpoint.watch(&stash);
     let mut confirmations = Vec::new();
     let mut tables = JoinSet::new();

@@ -39,6 +39,7 @@ use crate::{
     failure::{Interrupted, Refusal},
     formats::Format,
     metrics::{MetricsArgs, check_free, port_above},
+    session::Address,
 };
 
 /// What to show.
@@ -89,6 +90,11 @@ pub struct DemoArgs {
 }
 
 impl DemoArgs {
+    /// Whether this is one of the demo's own processes.
+    pub fn is_process(&self) -> bool {
+        self.replica_process.is_some() || self.consumer_process.is_some()
+    }
+
     fn feed(&self) -> anyhow::Result<FeedSpec> {
         let Some(input) = &self.input else {
             return Ok(FeedSpec::Tpch { scale: self.scale, seed: self.seed, ticks: self.ticks });
@@ -106,31 +112,35 @@ impl DemoArgs {
     }
 }
 
-/// Runs the demo, or one of its processes. `stash` is the folder to use; one of its own if absent.
-pub async fn run(args: DemoArgs, stash: Option<String>, json: bool) -> anyhow::Result<ExitCode> {
+/// Runs the demo, or one of its processes. `at` is the stash to use; a folder of its own if absent.
+pub async fn run(args: DemoArgs, at: Address, json: bool) -> anyhow::Result<ExitCode> {
     if let Some(spec) = &args.replica_process {
-        replica::run(spec::parse(spec)?).await?;
+        replica::run(spec::parse(spec)?, &at).await?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(spec) = &args.consumer_process {
-        consumer::run(spec::parse(spec)?).await?;
+        consumer::run(spec::parse(spec)?, &at).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let feed_spec = args.feed()?;
     let feed: Arc<dyn Feed> = Arc::from(feed_spec.open()?);
-    let (url, folder) = match stash {
+    let (at, folder) = match &at.stash {
         Some(url) if url.starts_with("memory:") => {
             let what = "the demo runs several processes, and memory is seen by one only: name a folder";
             return Err(Refusal::fix_call(what).into());
         }
-        Some(url) => (url, None),
+        Some(_) => (at, None),
+        None if at.catalog.is_some() => {
+            let what = "a catalog is named, but no stash: name both, or neither and have a folder made";
+            return Err(Refusal::usage(what).into());
+        }
         None => {
             let folder =
                 tempfile::Builder::new().prefix("stash-demo-").tempdir().context("a folder for the demo")?;
-            (url_of(folder.path())?, Some(folder))
+            (Address { stash: Some(url_of(folder.path())?), catalog: None }, Some(folder))
         }
     };
-    let outcome = perform(&args, &feed_spec, feed, &url, json).await;
+    let outcome = perform(&args, &feed_spec, feed, &at, json).await;
     let to_look_at = match &outcome {
         Ok(summary) => args.keep || !summary.is_good(),
         Err(error) => !error.is::<Interrupted>(),
@@ -156,23 +166,25 @@ async fn perform(
     args: &DemoArgs,
     feed_spec: &FeedSpec,
     feed: Arc<dyn Feed>,
-    url: &str,
+    at: &Address,
     json: bool,
 ) -> anyhow::Result<Summary> {
     let begun = Instant::now();
     let mut endpoint = args.metrics.listen()?;
     let metrics = args.metrics.metrics_listen.map(Ports::of).transpose()?;
-    let stash = Stash::open(url).await?;
+    let stash = at.options()?.create(true).open().await?;
     endpoint.watch(&stash);
     if !stash.sinks(true).await?.is_empty() {
         // At its end the demo lists the whole store and calls everything in it a leak.
-        return Err(
-            Refusal::fix_call(format!("{url} is in use already: give the demo a folder of its own")).into()
-        );
+        return Err(Refusal::fix_call(format!(
+            "{} is in use already: give the demo a folder, or a prefix and a catalog, of its own",
+            stash.store().location()
+        ))
+        .into());
     }
     declare(&stash, feed.as_ref()).await?;
     let cast = Cast {
-        url: url.to_owned(),
+        at: at.clone(),
         feed: feed_spec.clone(),
         workers: args.workers,
         memory_bytes: args.memory_mib << 20,

@@ -18,8 +18,8 @@ use futures::stream::BoxStream;
 use rustix::process::Signal;
 use stash::{
     BatchConfig, BlobEntry, BlobError, BlobKey, BlobPrefix, BlobStore, Chain, Deleted, ErrorKind, Frontier,
-    Incarnation, Launch, Mint, Minted, OpenOptions, Opened, Outcome, OwnedParts, PutOutcome, Resolved,
-    ShareMessage, Sink, Stash, StashConfig,
+    Incarnation, Launch, Mint, Minted, Opened, Outcome, OwnedParts, PutOutcome, Resolved, ShareMessage, Sink,
+    Stash, StashConfig,
 };
 use tokio::{
     io::AsyncReadExt,
@@ -33,16 +33,16 @@ use super::{
     feed::Feed,
     spec::ReplicaSpec,
 };
-use crate::metrics::Endpoint;
+use crate::{metrics::Endpoint, session::Address};
 
 /// Renderings in a row that end before a replica gives up.
 const REOPENS_MAX: u32 = 20;
 
 /// Runs a replica to the end of its feed.
-pub async fn run(spec: ReplicaSpec) -> anyhow::Result<()> {
+pub async fn run(spec: ReplicaSpec, at: &Address) -> anyhow::Result<()> {
     let feed: Arc<dyn Feed> = Arc::from(spec.feed.open()?);
     let mut endpoint = Endpoint::at(spec.metrics)?;
-    let stash = open(&spec).await?;
+    let stash = open(&spec, at).await?;
     endpoint.watch(&stash);
     let pauses = Arc::new(AtomicBool::new(spec.pause));
     let mut tables = JoinSet::new();
@@ -82,18 +82,18 @@ pub async fn until_orphaned() {
     while matches!(input.read(&mut nothing).await, Ok(n) if n > 0) {}
 }
 
-async fn open(spec: &ReplicaSpec) -> anyhow::Result<Stash> {
+async fn open(spec: &ReplicaSpec, at: &Address) -> anyhow::Result<Stash> {
     let batch = BatchConfig {
         memory_bytes: spec.memory_bytes,
         part_bytes: spec.feed.part_bytes(),
         ..BatchConfig::default()
     };
-    let options = OpenOptions::new(&spec.stash).config(StashConfig { batch, ..StashConfig::default() });
+    let options = at.options()?.config(StashConfig { batch, ..StashConfig::default() });
     let stalls = spec.stall;
     let wrap = move |inner: Arc<dyn BlobStore>| -> Arc<dyn BlobStore> {
         if stalls { Arc::new(Stalling::new(inner)) } else { inner }
     };
-    Ok(options.create(false).wrap_store(wrap).open().await?)
+    Ok(options.wrap_store(wrap).open().await?)
 }
 
 /// One table of the feed, rendered by this replica.

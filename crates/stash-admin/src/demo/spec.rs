@@ -78,8 +78,6 @@ impl FeedSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaSpec {
-    /// The stash.
-    pub stash: String,
     /// The replica's name.
     pub replica: String,
     /// The changefeed.
@@ -103,8 +101,6 @@ pub struct ReplicaSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConsumerSpec {
-    /// The stash.
-    pub stash: String,
     /// The sinks it reads, in the order of the feed's tables.
     pub sinks: Vec<String>,
     /// Memory for batches.

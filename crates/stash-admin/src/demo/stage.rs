@@ -28,16 +28,16 @@ use super::{
     spec::{ConsumerSpec, FeedSpec, ReplicaSpec},
     summary::{Outcomes, Peak},
 };
-use crate::{failure::Interrupted, interrupt::Interrupt};
+use crate::{failure::Interrupted, interrupt::Interrupt, session::Address};
 
 /// How long a pause lasts at most: a stopped process may hold the lock of the embedded catalog.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Who plays.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Cast {
     /// The stash.
-    pub url: String,
+    pub at: Address,
     /// The changefeed.
     pub feed: FeedSpec,
     /// Workers of each replica.
@@ -186,7 +186,6 @@ impl Stage {
     fn start_replica(&mut self, who: Who) -> anyhow::Result<()> {
         let first = self.replica(who).starts == 0;
         let spec = ReplicaSpec {
-            stash: self.cast.url.clone(),
             replica: who.name().to_owned(),
             feed: self.cast.feed.clone(),
             cuts: who.cuts(),
@@ -196,7 +195,7 @@ impl Stage {
             pause: who == Who::B && first,
             metrics: self.cast.metrics.map(|ports| if who == Who::A { ports.a } else { ports.b }),
         };
-        let (child, stdin, stdout) = start("--replica-process", &spec)?;
+        let (child, stdin, stdout) = start("--replica-process", &spec, &self.cast.at)?;
         let told = self.told.0.clone();
         self.listeners.spawn(async move {
             // The replica ends when its standard input is closed, so it lives here as long as it is heard.
@@ -212,12 +211,11 @@ impl Stage {
 
     fn start_consumer(&mut self) -> anyhow::Result<()> {
         let spec = ConsumerSpec {
-            stash: self.cast.url.clone(),
             sinks: self.tables.iter().map(|table| table.name.clone()).collect(),
             memory_bytes: self.cast.memory_bytes,
             metrics: self.cast.metrics.map(|ports| ports.consumer),
         };
-        let (child, stdin, stdout) = start("--consumer-process", &spec)?;
+        let (child, stdin, stdout) = start("--consumer-process", &spec, &self.cast.at)?;
         let told = self.told.0.clone();
         self.listeners.spawn(async move {
             let heard = hear_consumer(stdout, &told).await;
@@ -411,10 +409,18 @@ fn signal(child: &Child, signal: Signal) -> anyhow::Result<()> {
     Ok(kill_process(id.context("the process is gone")?, signal)?)
 }
 
-fn start(role: &str, spec: &impl Serialize) -> anyhow::Result<(Child, ChildStdin, ChildStdout)> {
+fn start(
+    role: &str,
+    spec: &impl Serialize,
+    at: &Address,
+) -> anyhow::Result<(Child, ChildStdin, ChildStdout)> {
     let program = std::env::current_exe().context("finding this program")?;
+    // By the environment, which nobody else reads: everybody sees the words of a command line.
+    let urls = [("STASH_URL", &at.stash), ("STASH_CATALOG", &at.catalog)];
     let mut child = Command::new(program)
         .args(["demo", role, &serde_json::to_string(spec)?])
+        .env_remove("STASH_CATALOG")
+        .envs(urls.iter().filter_map(|(name, url)| Some((*name, url.as_ref()?))))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)

@@ -341,5 +341,5 @@ fn the_stash_can_be_named_by_a_flag() {
     assert_eq!(finish(command).json().len(), 1);
     let mut command = world.command("sinks");
     command.env("STASH_URL", "ftp://host/x");
-    finish(command).fails(1, &["ftp://host/x", "is not a stash URL"]);
+    finish(command).fails(1, &["ftp://host/x", "is no usable URL of a stash"]);
 }

@@ -33,7 +33,7 @@ use crate::{
     formats::{ColumnRoles, Format, SchemaSpec},
     interrupt::Interrupt,
     output::Output,
-    session::{Missing, with_stash},
+    session::{Address, Missing, with_stash},
 };
 
 /// What is read and how; the same for both passes.
@@ -79,21 +79,19 @@ impl Source {
 }
 
 /// Runs the command.
-pub async fn run(url: &Option<String>, args: LoadArgs, out: Output) -> anyhow::Result<ExitCode> {
+pub async fn run(at: &Address, args: LoadArgs, out: Output) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
     let interrupt = Interrupt::listen()?;
-    if url.is_none() {
-        // Said before a large file is read.
-        with_stash(url, Missing::Refuse, async |_| Ok(())).await?;
-    }
-    if url.as_ref().is_some_and(|url| url.starts_with("memory:")) {
+    // Said before a large file is read.
+    at.options()?.check()?;
+    if at.stash.as_ref().is_some_and(|url| url.starts_with("memory:")) {
         let what =
             "memory:// ends with this command, so nothing would be kept: name a folder, file:///folder";
         return Err(Refusal::usage(what).into());
     }
     let mut source = Source::of(&args)?;
     if source.schema.is_none() && source.format != Format::Parquet {
-        source.schema = target::columns(url, &args.sink).await?;
+        source.schema = target::columns(at, &args.sink).await?;
     }
     let plan = tokio::select! {
         plan = plan::scan(source.clone(), &args, out) => plan?,
@@ -103,7 +101,7 @@ pub async fn run(url: &Option<String>, args: LoadArgs, out: Output) -> anyhow::R
         SchemaSpec::of(&plan.schema).iter().for_each(|spec| eprintln!("columns inferred: {spec}"));
     }
     let mut endpoint = args.metrics.listen()?;
-    let summary = with_stash(url, Missing::Create, async |stash| {
+    let summary = with_stash(at, Missing::Create, async |stash| {
         endpoint.watch(stash);
         let sink = target::sink(stash, &args, &source, &plan).await?;
         let loaded = load(&sink, &args, source, plan, &interrupt, out).await;

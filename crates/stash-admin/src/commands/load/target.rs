@@ -9,22 +9,23 @@ use crate::{
     duration,
     failure::Refusal,
     formats::SchemaSpec,
-    session::{Missing, is_there, with_stash},
+    session::{Address, Missing, with_stash},
 };
 
 /// The columns of the sink `name`, if it exists and text files can have them. Creates nothing.
-pub(super) async fn columns(url: &Option<String>, name: &SinkName) -> anyhow::Result<Option<SchemaSpec>> {
-    if !url.as_ref().is_some_and(|url| is_there(url)) {
-        return Ok(None);
-    }
-    with_stash(url, Missing::Refuse, async |stash| match stash.sink(name.as_str()).await {
+pub(super) async fn columns(at: &Address, name: &SinkName) -> anyhow::Result<Option<SchemaSpec>> {
+    let looked = with_stash(at, Missing::Refuse, async |stash| match stash.sink(name.as_str()).await {
         Ok(sink) => {
             Ok(SchemaSpec::of(sink.schema().declared_schema()).ok().map(|spec| spec.of_sink(name.as_str())))
         }
         Err(Error::Catalog(CatalogError::InvalidUsage(Misuse::NoSuchSink { .. }))) => Ok(None),
         Err(error) => Err(error.into()),
     })
-    .await
+    .await;
+    looked.or_else(|error| match error.downcast_ref() {
+        Some(Error::NoStash { .. }) => Ok(None),
+        _ => Err(error),
+    })
 }
 
 /// The sink, declared if there is none of its name; an error if the file does not fit it.

@@ -31,11 +31,11 @@ use crate::{
     formats::Format,
     interrupt::Interrupt,
     output::{self, Output},
-    session::with_sink,
+    session::{Address, with_sink},
 };
 
 /// Runs the command.
-pub async fn run(url: &Option<String>, args: ReadArgs, out: Output) -> anyhow::Result<ExitCode> {
+pub async fn run(at: &Address, args: ReadArgs, out: Output) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::listen()?;
     let format = target::format(&args)?;
     let name = args.sink()?;
@@ -43,7 +43,7 @@ pub async fn run(url: &Option<String>, args: ReadArgs, out: Output) -> anyhow::R
         return Err(Refusal::usage("Parquet is no text for a terminal: pass --output FILE").into());
     }
     let mut endpoint = args.metrics.listen()?;
-    with_sink(url, name, async |sink| {
+    with_sink(at, name, async |sink| {
         endpoint.watch(sink.stash());
         let subscription = subscribe(sink, &args).await.map_err(|error| with_advice(error, sink, &args))?;
         let target = Target::open(args.output.clone(), format)?;
