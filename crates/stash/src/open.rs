@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
 
 use stash_batch::{BudgetUse, Drained, Meters, Process, ProcessCounters, Requests};
 use stash_blob::{BlobStore, LocalStore, ObjectBlobs, StashMarker};
+use stash_catalog::{Catalog, CatalogError, Misuse, NewSink, SinkRow, SqliteCatalog};
 #[cfg(feature = "postgres")]
 use stash_catalog::{ClockSource, PostgresCatalog};
-use stash_catalog::{Catalog, CatalogError, Misuse, NewSink, SinkRow, SqliteCatalog};
 use stash_types::{
     BlobKey, CatalogId, Clock, CommitId, Frontier, IdSource, IncarnationId, LaunchToken, SessionId, SinkId,
     SinkName, Timestamp, fault,
@@ -170,7 +170,10 @@ impl OpenOptions {
         })
     }
 
-    #[cfg_attr(not(feature = "s3"), expect(unused_variables, reason = "only a store behind a network tells of its requests"))]
+    #[cfg_attr(
+        not(feature = "s3"),
+        expect(unused_variables, reason = "only a store behind a network tells of its requests")
+    )]
     async fn open_blobs(&self, place: BlobPlace, meters: Meters) -> Result<Arc<dyn BlobStore>> {
         Ok(match place {
             BlobPlace::Memory => Arc::new(ObjectBlobs::memory()),
