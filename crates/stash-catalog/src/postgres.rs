@@ -33,10 +33,12 @@ pub use options::PostgresOptions;
 
 use crate::rows::{CommitRequest, Committed};
 use crate::sql::link::Held;
+use crate::sql::schema::determinate;
 use crate::sql::watch::Watch;
 use crate::sql::{Database, Dialect, Result, Sql, catalog_over_sql};
 use crate::{Cas, CatalogError};
 use listen::Listener;
+use migrate::Missing;
 
 /// The clock by which a shared catalog judges leases, retention and absence.
 #[derive(Clone, Debug, Default)]
@@ -73,17 +75,38 @@ impl PostgresCatalog {
         ids: Arc<dyn IdSource>,
     ) -> Result<PostgresCatalog> {
         let location = options.location();
+        let opened = PostgresCatalog::open_or(options, clock, ids, Missing::Make).await?;
+        opened.ok_or_else(|| determinate(&location, "its making left nothing behind".to_owned(), None))
+    }
+
+    /// The same, but where there is no catalog none is made.
+    pub async fn open_existing(
+        options: PostgresOptions,
+        clock: ClockSource,
+        ids: Arc<dyn IdSource>,
+    ) -> Result<Option<PostgresCatalog>> {
+        PostgresCatalog::open_or(options, clock, ids, Missing::Tell).await
+    }
+
+    async fn open_or(
+        options: PostgresOptions,
+        clock: ClockSource,
+        ids: Arc<dyn IdSource>,
+        missing: Missing,
+    ) -> Result<Option<PostgresCatalog>> {
+        let location = options.location();
         let clock = match clock {
             ClockSource::Database => None,
             ClockSource::Given(clock) => Some(clock),
         };
-        let (id, revision) = migrate::open(&options, &location, clock.as_deref(), &*ids).await?;
+        let found = migrate::open(&options, &location, clock.as_deref(), &*ids, missing).await?;
+        let Some((id, revision)) = found else { return Ok(None) };
         let watch = Arc::new(Watch::new(revision));
         let pool = options.pool();
         let listener = Listener::start(&options, id);
         let database = Box::new(Server { pool, listener });
         let (seen, closed) = (AtomicU64::new(revision), AtomicBool::new(false));
-        Ok(PostgresCatalog { sql: Sql { location, id, clock, ids, database, seen, watch, closed } })
+        Ok(Some(PostgresCatalog { sql: Sql { location, id, clock, ids, database, seen, watch, closed } }))
     }
 }
 

@@ -21,13 +21,24 @@ const VERSION_MIN: i64 = 130_000;
 /// How long to wait for another process that migrates, and for a migration.
 const LOCK_PATIENCE: &str = "120s";
 
-/// Brings the schema to this build's version and reads, or draws, the catalog's identity and revision.
+/// Whether a catalog is made where none is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// It is made.
+    Make,
+    /// It is told.
+    Tell,
+}
+
+/// Brings the schema to this build's version and reads, or draws, the catalog's identity and revision; `None` where there
+/// is no catalog and none is to be made.
 pub(super) async fn open(
     options: &PostgresOptions,
     location: &str,
     clock: Option<&dyn Clock>,
     ids: &dyn IdSource,
-) -> Result<(CatalogId, u64)> {
+    missing: Missing,
+) -> Result<Option<(CatalogId, u64)>> {
     let failed = |error| failure(location, OP, error);
     let connect = options.connect_options();
     let mut connection = match timeout(options.connect_timeout, connect.connect()).await {
@@ -38,7 +49,8 @@ pub(super) async fn open(
     let opening = Opening { schema: &options.schema, location };
     let found = match opening.look(&mut connection).await? {
         Look::Whole => opening.identity(&mut connection).await?,
-        Look::Unfinished { .. } => None,
+        Look::Nothing { .. } if missing == Missing::Tell => return Ok(None),
+        Look::Nothing { .. } | Look::Older => None,
     };
     let identity = match found {
         Some(identity) => identity,
@@ -48,7 +60,7 @@ pub(super) async fn open(
     if let Err(error) = connection.close().await {
         tracing::debug!(%error, "the opening connection did not close cleanly");
     }
-    Ok(identity)
+    Ok(Some(identity))
 }
 
 /// Refuses a server that cannot be the catalog's.
@@ -98,11 +110,13 @@ pub(super) fn refuse_version(location: &str, version: i64) -> Result<()> {
 enum Look {
     /// All tables of this build's version.
     Whole,
-    /// Nothing, or an older version.
-    Unfinished {
+    /// No table.
+    Nothing {
         /// Whether the schema is there.
         made: bool,
     },
+    /// An older version, or one whose making was cut off.
+    Older,
 }
 
 /// An opening under way.
@@ -134,7 +148,7 @@ impl Opening<'_> {
             (row.try_get("tables").map_err(failed)?, row.try_get("ours").map_err(failed)?);
         if ours == 0 {
             return match tables {
-                0 => Ok(Look::Unfinished { made }),
+                0 => Ok(Look::Nothing { made }),
                 _ => Err(foreign(self.location, "schema", "name another one with ?schema=")),
             };
         }
@@ -156,7 +170,7 @@ impl Opening<'_> {
                 Some(_) => applied = applied.max(version),
             }
         }
-        Ok(if applied == known_version() { Look::Whole } else { Look::Unfinished { made } })
+        Ok(if applied == known_version() { Look::Whole } else { Look::Older })
     }
 
     /// Makes what is missing, under the lock.
@@ -181,8 +195,9 @@ impl Opening<'_> {
             .execute(&mut *connection)
             .await
             .map_err(failed)?;
-        if let Look::Unfinished { made } = self.look(connection).await? {
-            if !made {
+        let found = self.look(connection).await?;
+        if !matches!(found, Look::Whole) {
+            if matches!(found, Look::Nothing { made: false }) {
                 // The name is letters, digits and underscores.
                 let sql = format!("CREATE SCHEMA IF NOT EXISTS \"{}\"", self.schema);
                 sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await.map_err(failed)?;

@@ -38,6 +38,20 @@ async fn eight_handles_open_a_fresh_schema_at_once_as_one_catalog() {
 }
 
 #[tokio::test]
+async fn who_only_looks_makes_no_catalog() {
+    let Some(place) = fresh().await else { return };
+    let look = || {
+        PostgresCatalog::open_existing(place.options(), ClockSource::Database, Arc::new(SeededIds::new(3)))
+    };
+    assert!(look().await.expect("answers").is_none());
+    let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = current_setting('search_path')";
+    assert_eq!(number(&mut place.bare().await, schemas).await, 0, "looking made the schema");
+    let made = place.open(1).await;
+    let found = look().await.expect("answers").expect("it is there now");
+    assert_eq!(found.id(), made.id());
+}
+
+#[tokio::test]
 async fn two_schemas_of_a_database_are_two_catalogs() {
     let (Some(one), Some(two)) = (fresh().await, fresh().await) else { return };
     let (first, second) = (one.open(1).await, two.open(2).await);
