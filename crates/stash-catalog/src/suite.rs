@@ -130,6 +130,7 @@ cases! { ($)
         a_queued_key_is_not_linked,
         a_key_is_linked_once,
         what_is_not_kept_is_queued_in_the_same_transaction,
+        what_is_kept_is_not_queued_although_it_is_given_as_not_kept_too,
         an_empty_batch_extends_the_last_row,
         an_empty_batch_without_a_row_before_it_is_a_row,
         a_drop_writes_no_row_and_moves_no_upper,

@@ -40,6 +40,9 @@ const SEQ: &str = "%SEQ%";
 /// description, $7 commit, $8 the upper it moves to, $9 by how much the fence rises, $10 to $12 the status, $13 and $14 the
 /// outcome, $15 the revision seen, $16 the moment, $17 to $19 the batch, $20 whether a row extends, $21 and $22 parts,
 /// $23 to $27 inline runs, $28 to $30 what is not kept, $31 and $32 what is recorded, $33 the channel.
+///
+/// SUBTLE: no part of the statement sees what another part of it writes. What is queued is compared with the parts it
+/// references by value, or a key that is given as both would be linked and queued (I15).
 const COMMIT: &str = "
 WITH seen AS MATERIALIZED (
     SELECT revision FROM chains WHERE sink = $1
@@ -101,7 +104,7 @@ WITH seen AS MATERIALIZED (
     INSERT INTO deletions (key, sink, incarnation, seq, reason, queued, due, attempts)
     SELECT gone.key, $1, gone.incarnation, NULL, $30, moved.now, moved.now, 0
     FROM moved, unnest($28, $29) AS gone (key, incarnation)
-    WHERE NOT EXISTS (SELECT FROM parts WHERE parts.key = gone.key)
+    WHERE gone.key <> ALL ($21) AND NOT EXISTS (SELECT FROM parts WHERE parts.key = gone.key)
     ON CONFLICT (key) DO NOTHING RETURNING key, incarnation
 ), recorded AS (
     INSERT INTO history (at, sink, incarnation, key, event, detail)
@@ -246,15 +249,22 @@ async fn at_once(pool: &PgPool, catalog: &Sql, request: &CommitRequest) -> Resul
     fault::place("catalog.commit_ready");
     // SUBTLE: the statement is its own transaction, made durable after its row was sent. All is read up to where the server
     // is ready for the next, which it is only then.
-    let rows = query.fetch_all(&mut *connection).await.map_err(|error| match is_unknown(&error) {
-        true => CatalogError::Indeterminate {
-            location: catalog.location.clone(),
-            op: OP,
-            what: "the connection was lost before the commit was answered".to_owned(),
-            source: Some(Arc::new(error)),
-        },
-        false => catalog.failed(OP, error),
-    })?;
+    let rows = match query.fetch_all(&mut *connection).await {
+        Ok(rows) => rows,
+        Err(error) if is_unknown(&error) => {
+            return Err(CatalogError::Indeterminate {
+                location: catalog.location.clone(),
+                op: OP,
+                what: "the connection was lost before the commit was answered".to_owned(),
+                source: Some(Arc::new(error)),
+            });
+        }
+        // An id or key that is there already, or twice in the request: step by step it is named.
+        Err(error) if error.as_database_error().is_some_and(|error| error.is_unique_violation()) => {
+            return Ok(Tried::Unfit);
+        }
+        Err(error) => return Err(catalog.failed(OP, error)),
+    };
     fault::place("catalog.commit_done");
     let Some(row) = rows.first() else { return Err(catalog.failed(OP, sqlx::Error::RowNotFound)) };
     let fields = Fields::new(&catalog.location, "chains", row);

@@ -214,6 +214,19 @@ pub(super) async fn what_is_not_kept_is_queued_in_the_same_transaction(setup: Se
     assert_eq!(due, expected);
 }
 
+pub(super) async fn what_is_kept_is_not_queued_although_it_is_given_as_not_kept_too(setup: Setup) {
+    let world = World::new(&setup).await;
+    let a = world.open("a").await.id;
+    let batch = world.batch(a, span(0, 5), &[1]).await;
+    let unlink = vec![world.name(a, span(0, 5), 1), world.name(a, span(0, 5), 2)];
+    world.done(world.request(a, span(0, 5), Resolution::Accept { batch, unlink }).await).await;
+    let keys = [1, 2].map(|n| world.key(a, span(0, 5), n));
+    let states = setup.other.key_states(world.sink, &keys).await.expect("states");
+    let owned: Vec<_> =
+        states.iter().map(|state| (state.referenced_by.is_some(), state.queued.is_some())).collect();
+    assert_eq!(owned, [(true, false), (false, true)]);
+}
+
 pub(super) async fn an_empty_batch_extends_the_last_row(setup: Setup) {
     let world = World::new(&setup).await;
     let a = world.open("a").await.id;
