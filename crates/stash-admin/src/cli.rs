@@ -134,6 +134,9 @@ pub struct LoadArgs {
     /// Seal the sink at the end of the file: nothing can be added afterwards.
     #[arg(long)]
     pub complete: bool,
+    /// List nothing: leave what a load that died has left to `sweep`. For credentials that may not list.
+    #[arg(long)]
+    pub no_sweep: bool,
     /// The name this load writes under; a newer load of the same name takes over from an older one.
     #[arg(long, default_value = "load", value_name = "NAME")]
     pub replica: ReplicaName,

@@ -88,7 +88,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 async fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { stash, catalog, json, verbose: _, command } = cli;
-    let at = Address { stash, catalog };
+    let at = Address { stash, catalog, no_sweep: false };
     let out = Output::new(json);
     match command {
         Command::Demo(args) => demo::run(args, at, json).await,

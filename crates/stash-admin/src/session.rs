@@ -1,6 +1,6 @@
 //! An open stash for the length of one command.
 
-use stash::{OpenOptions, Sink, SinkName, Stash};
+use stash::{OpenOptions, Sink, SinkName, Stash, StashConfig};
 
 use crate::failure::{self, Refusal};
 
@@ -29,6 +29,8 @@ pub struct Address {
     pub stash: Option<String>,
     /// The URL of the catalog; it may hold a password.
     pub catalog: Option<String>,
+    /// Whether nothing is listed when it is written to: for credentials that may not list.
+    pub no_sweep: bool,
 }
 
 impl Address {
@@ -39,7 +41,8 @@ impl Address {
                 "no stash is named: set STASH_URL or pass --stash, such as --stash file:///tmp/stash",
             )
         })?;
-        let options = OpenOptions::new(url).create(false);
+        let config = StashConfig { sweep_at_open: !self.no_sweep, ..StashConfig::default() };
+        let options = OpenOptions::new(url).create(false).config(config);
         Ok(match &self.catalog {
             Some(catalog) => options.catalog(catalog),
             None => options,

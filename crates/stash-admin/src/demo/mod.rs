@@ -137,7 +137,7 @@ pub async fn run(args: DemoArgs, at: Address, json: bool) -> anyhow::Result<Exit
         None => {
             let folder =
                 tempfile::Builder::new().prefix("stash-demo-").tempdir().context("a folder for the demo")?;
-            (Address { stash: Some(url_of(folder.path())?), catalog: None }, Some(folder))
+            (Address { stash: Some(url_of(folder.path())?), catalog: None, no_sweep: false }, Some(folder))
         }
     };
     let outcome = perform(&args, &feed_spec, feed, &at, json).await;

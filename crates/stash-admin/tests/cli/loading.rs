@@ -258,3 +258,26 @@ fn a_later_file_is_read_by_the_columns_of_its_sink() {
         .fails(1, &["line 1", "\"colour\"", "sink s has no such column"]);
     world.at_rest();
 }
+
+#[test]
+fn a_load_that_may_not_list_leaves_what_another_left_to_the_sweep() {
+    let world = World::new();
+    let rows = |time: u64| (0..6000).map(move |id| format!("{id},{},{time}\n", id * 7919 % 6000));
+    let file = |times: &[u64]| {
+        format!("id,other,t\n{}", times.iter().flat_map(|time| rows(*time)).collect::<String>())
+    };
+    world.write("one.csv", &file(&[0]));
+    world.write("more.csv", &file(&[0, 1]));
+    world.write("most.csv", &file(&[0, 1, 2]));
+    world.run("load one.csv --sink s --time-column t").ok();
+    let part = world.run("parts s --json").json().remove(0)["key"].as_str().expect("a key").to_owned();
+    let stray = part.replace("-0-0.parquet", "-0-7.parquet");
+    let [part, stray] = [part, stray].map(|key| world.path("stash/blobs").join(key));
+    std::fs::copy(&part, &stray).expect("as if a load had died before it told of it");
+
+    world.run("load more.csv --sink s --time-column t --resume --no-sweep").ok();
+    assert!(stray.exists(), "nothing was listed");
+    world.run("load most.csv --sink s --time-column t --resume").ok();
+    assert!(!stray.exists(), "it was found and deleted");
+    world.at_rest();
+}

@@ -81,6 +81,7 @@ impl Source {
 /// Runs the command.
 pub async fn run(at: &Address, args: LoadArgs, out: Output) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
+    let at = &Address { no_sweep: args.no_sweep, ..at.clone() };
     let interrupt = Interrupt::listen()?;
     // Said before a large file is read.
     at.options()?.check()?;
