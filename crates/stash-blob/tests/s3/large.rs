@@ -1,13 +1,12 @@
 //! Objects that are sent in pieces.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use stash_blob::{BlobError, BlobStore, PutOutcome, RequestOp, s3::S3Config};
 use stash_testkit::{
     Point,
-    proxy::{Call, FaultProxy},
+    proxy::{Call, FaultProxy, Scenario},
     servers::{self, S3Server},
 };
 
@@ -95,33 +94,27 @@ async fn a_call_that_is_dropped_before_it_knows_its_upload_leaves_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_that_fails_is_abandoned() {
+async fn an_upload_whose_pieces_fail_is_abandoned() {
     let Some(server) = servers::radosgw().await else { return };
-    let config = in_pieces(server).await;
+    let proxy = FaultProxy::start(server).expect("a proxy");
+    let mut config = in_pieces(server).await;
+    config.endpoint = Some(proxy.endpoint());
+    config.retry_timeout = Duration::from_secs(1);
     let bucket = config.bucket.clone();
-    let store = Arc::new(open(config).await);
-    let (chunks, _) = twelve();
-    // Whoever aborts every upload of the bucket while it is under way makes its pieces fail.
-    let putting = {
-        let store = Arc::clone(&store);
-        async move { store.put_new(&part(1), chunks).await }
+    let store = open(config).await;
+    let (pieces, abort) =
+        (proxy.hold(Call::UploadPart, Point::Before), proxy.hold(Call::AbortMultipartUpload, Point::Before));
+    let failing = async {
+        pieces.wait_held(1).await;
+        assert_eq!(server.contents(&bucket).await.1.len(), 1, "it is under way");
+        proxy.set(Scenario::ResetBefore { percent: 100 }, 1);
+        pieces.release();
+        abort.wait_held(1).await;
+        proxy.heal();
+        abort.release();
     };
-    let aborting = async {
-        loop {
-            let uploads = store.list(stash_types::BlobPrefix::All).collect::<Vec<_>>().await;
-            for entry in uploads {
-                if let stash_blob::BlobEntryKind::Upload { key, token } = entry.expect("an entry").kind {
-                    store.abort_upload(&key, &token).await.expect("an abort");
-                    return;
-                }
-            }
-        }
-    };
-    let (outcome, ()) = tokio::join!(putting, aborting);
-    assert!(
-        matches!(outcome, Err(BlobError::Determinate { retry: true, .. } | BlobError::Indeterminate { .. })),
-        "{outcome:?}"
-    );
-    store.settle().await;
-    assert_eq!(server.contents(&bucket).await, (vec![], vec![]));
+    let key = part(1);
+    let (outcome, ()) = tokio::join!(store.put_new(&key, twelve().0), failing);
+    assert!(matches!(outcome, Err(BlobError::Indeterminate { .. })), "{outcome:?}");
+    assert_eq!(server.contents(&bucket).await, (vec![], vec![]), "it is abandoned before the call ends");
 }
