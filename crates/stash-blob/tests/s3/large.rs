@@ -112,9 +112,13 @@ async fn an_upload_whose_pieces_fail_is_abandoned() {
         abort.wait_held(1).await;
         proxy.heal();
         abort.release();
+        std::future::pending::<()>().await;
     };
     let key = part(1);
-    let (outcome, ()) = tokio::join!(store.put_new(&key, twelve().0), failing);
+    let outcome = tokio::select! {
+        outcome = store.put_new(&key, twelve().0) => outcome,
+        () = failing => return,
+    };
     assert!(matches!(outcome, Err(BlobError::Indeterminate { .. })), "{outcome:?}");
     assert_eq!(server.contents(&bucket).await, (vec![], vec![]), "it is abandoned before the call ends");
 }

@@ -275,13 +275,41 @@ async fn what_is_read_slowly_is_no_stall_and_what_does_not_come_is_one() {
     assert!(pieces.next().await.is_none());
     drop(pieces);
 
+    let hesitant = HttpResponseBody::new(Hesitant(0));
+    let mut pieces = HttpResponseBody::new(WatchedBody::new(hesitant, watch(), 200, stall)).bytes_stream();
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!(pieces.next().await.expect("a piece").expect("no stall: nobody had asked"), "some");
+    }
+    drop(pieces);
+
     let silent = HttpResponseBody::new(Silent);
     let mut pieces = HttpResponseBody::new(WatchedBody::new(silent, watch(), 200, stall)).bytes_stream();
     let error = pieces.next().await.expect("an end").expect_err("a stall");
     assert_eq!(error.kind(), HttpErrorKind::Timeout);
     drop(pieces);
     let ends: Vec<_> = seen.0.lock().expect("a lock").iter().map(|seen| seen.3).collect();
-    assert_eq!(ends, [RequestEnd::Status(200), RequestEnd::TimedOut]);
+    assert_eq!(ends, [RequestEnd::Status(200), RequestEnd::Cancelled, RequestEnd::TimedOut]);
+}
+
+/// A body whose bytes come when it is asked a second time.
+struct Hesitant(u8);
+
+impl hyper::body::Body for Hesitant {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, HttpError>>> {
+        self.0 ^= 1;
+        if self.0 == 1 {
+            cx.waker().wake_by_ref();
+            return std::task::Poll::Pending;
+        }
+        std::task::Poll::Ready(Some(Ok(hyper::body::Frame::data(Bytes::from_static(b"some")))))
+    }
 }
 
 /// A body whose bytes never come.
