@@ -113,3 +113,34 @@ pub(super) fn is_transient(error: &CatalogError) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn what_may_be_tried_again_is_told_from_what_somebody_must_mend() {
+        for code in ["40001", "40P01", "55P03", "57014", "57P01", "53100", "53300", "08006", "53400"] {
+            assert!(by_code(code).1, "{code}");
+        }
+        for code in ["25006", "28P01", "3D000", "42501", "42P01", "22021", "23514"] {
+            assert!(!by_code(code).1, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_lost_connection_leaves_a_commit_unknown_and_a_full_pool_does_not() {
+        let lost = || sqlx::Error::Io(io::Error::from(io::ErrorKind::ConnectionReset));
+        assert!(is_unknown(&lost()) && is_transient(&failure("here", "commit", lost())));
+        for error in [sqlx::Error::PoolTimedOut, sqlx::Error::PoolClosed, sqlx::Error::RowNotFound] {
+            assert!(!is_unknown(&error), "{error}");
+            assert!(!is_transient(&failure("here", "commit", error)));
+        }
+        // A certificate that is refused is refused again.
+        let refused = sqlx::Error::Io(io::Error::from(io::ErrorKind::InvalidData));
+        let refused = failure("here", "open", refused);
+        assert!(!is_transient(&refused) && refused.to_string().contains("certificate"), "{refused}");
+    }
+}
