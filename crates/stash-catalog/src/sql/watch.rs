@@ -6,7 +6,6 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use stash_types::CatalogId;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -37,7 +36,8 @@ impl Watch {
 }
 
 /// The channel on which a catalog's writes are told, where the database has channels.
-pub(crate) fn channel(catalog: CatalogId) -> String {
+#[cfg(feature = "postgres")]
+pub(crate) fn channel(catalog: stash_types::CatalogId) -> String {
     format!("stash.{catalog}")
 }
 

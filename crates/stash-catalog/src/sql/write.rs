@@ -7,6 +7,7 @@ use stash_types::{SinkId, Timestamp, fault};
 
 use super::decode::{Columns, Fields};
 use super::link::{Arg, Held, Link, Row, Uncommitted, args};
+#[cfg(feature = "postgres")]
 use super::watch::channel;
 use super::{Dialect, Result, Sql, head_columns};
 use crate::{CatalogError, HeadRow, HeadStatus, Misuse};
