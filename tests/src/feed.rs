@@ -39,6 +39,7 @@ impl Chance {
 /// All updates of a dataflow from time 0 on.
 #[derive(Clone, Debug)]
 pub struct Feed {
+    /// In the order of their times.
     updates: Vec<(Row, u64, i64)>,
 }
 
@@ -64,7 +65,13 @@ impl Feed {
 
     /// What must be delivered for times in `[lower, upper)`.
     pub fn content(&self, lower: u64, upper: u64) -> Content {
-        content_of(self.updates.iter().filter(|(_, time, _)| (lower..upper).contains(time)))
+        content_of(self.within(lower, upper))
+    }
+
+    /// The updates of times in `[lower, upper)`.
+    fn within(&self, lower: u64, upper: u64) -> &[(Row, u64, i64)] {
+        let until = |end| self.updates.partition_point(|(_, time, _)| *time < end);
+        &self.updates[until(lower)..until(upper).max(until(lower))]
     }
 
     /// What `worker` of `workers` holds for `[lower, upper)` in a rendering at `as_of`: the snapshot is
@@ -78,7 +85,9 @@ impl Feed {
         workers: u32,
     ) -> Vec<(Row, u64, i64)> {
         let mine = |row: &Row| row.0 % u64::from(workers) == u64::from(worker);
-        (self.updates.iter())
+        // What came before the as-of counts at the as-of.
+        let from = if lower <= as_of { 0 } else { lower };
+        (self.within(from, upper).iter())
             .filter(|(row, _, _)| mine(row))
             .map(|(row, time, diff)| (row.clone(), *(time.max(&as_of)), *diff))
             .filter(|(_, time, _)| (lower..upper).contains(time))

@@ -8,6 +8,7 @@ use tokio::{
     sync::oneshot,
     task::JoinSet,
 };
+use tracing::subscriber::NoSubscriber;
 
 #[derive(Debug)]
 pub(crate) struct Background {
@@ -29,6 +30,8 @@ impl Background {
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("stash-testkit".to_owned()).spawn(move || {
+            // What goes on here is the kit's: it is not to be found in what a test hears of the system.
+            let _quiet = tracing::subscriber::set_default(NoSubscriber::new());
             runtime.block_on(async move {
                 let Ok(listener) = TcpListener::from_std(listener) else { return };
                 let mut connections = JoinSet::new();

@@ -43,9 +43,9 @@ pub enum Fault {
 pub enum Scenario {
     /// Nothing.
     Healthy,
-    /// Bursts of 503 SlowDown: so many of a hundred stretches of eight requests are refused.
+    /// Bursts of 503 SlowDown: so many of a hundred pairs of requests that follow one another are refused.
     SlowDown {
-        /// Of a hundred stretches.
+        /// Of a hundred pairs.
         percent: u8,
     },
     /// 500 InternalError, half of them after the effect.
@@ -109,8 +109,9 @@ const CLOCK_SKEW: Refusal = Refusal { status: 403, code: "RequestTimeTooSkewed" 
 const CONFLICT: Refusal = Refusal { status: 409, code: "ConditionalRequestConflict" };
 const PRECONDITION: Refusal = Refusal { status: 412, code: "PreconditionFailed" };
 
-/// Requests that follow one another share their fate in a burst.
-const BURST: u64 = 8;
+/// Requests that follow one another share their fate in a burst. Few, since who is refused waits: what a store counts by time
+/// must not last longer the more patient its clients are.
+const BURST: u64 = 2;
 
 impl Scenario {
     /// Every way to go wrong, at the rates that tests use.
