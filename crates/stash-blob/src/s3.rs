@@ -14,6 +14,7 @@ pub mod credentials;
 mod digest;
 mod failed;
 mod probe;
+mod quiet;
 mod refusal;
 mod requests;
 mod sse;

@@ -11,7 +11,7 @@ use futures::{
 };
 use stash_types::Timestamp;
 
-use super::{S3Config, credentials, failed::Failed};
+use super::{S3Config, credentials, failed::Failed, quiet::Quietly};
 use crate::BlobError;
 
 /// A multipart upload that was begun and neither completed nor aborted.
@@ -95,7 +95,7 @@ impl S3Admin {
         let op = "list uploads";
         let request = self.client.list_multipart_uploads().bucket(&self.bucket).prefix(below);
         let request = request.set_key_marker(at.key.clone()).set_upload_id_marker(at.id.clone());
-        let page = request.send().await.map_err(|error| Failed::from(error).reading(op, below))?;
+        let page = request.send().quietly().await.map_err(|error| Failed::from(error).reading(op, below))?;
         let uploads = page.uploads().iter().filter_map(|upload| self.upload(upload)).collect();
         if page.is_truncated() != Some(true) {
             return Ok((uploads, None));
@@ -127,7 +127,7 @@ impl S3Admin {
     /// Aborts the upload `id` of `key`, and deletes what it holds. One that is not there is no error.
     pub async fn abort_upload(&self, key: &str, id: &str) -> Result<(), BlobError> {
         let request = self.client.abort_multipart_upload().bucket(&self.bucket);
-        let answer = request.key(format!("{}{key}", self.root)).upload_id(id).send().await;
+        let answer = request.key(format!("{}{key}", self.root)).upload_id(id).send().quietly().await;
         match answer.map_err(Failed::from) {
             Ok(_) => Ok(()),
             Err(failed) if failed.code() == "NoSuchUpload" => Ok(()),

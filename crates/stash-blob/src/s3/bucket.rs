@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use check::check_bucket;
 pub use init::init_bucket;
 
-use super::{S3Admin, failed::Failed};
+use super::{S3Admin, failed::Failed, quiet::Quietly};
 
 /// What is looked at in a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -168,6 +168,14 @@ impl BucketItem {
 /// Whether the bucket is there, and may be listed below the prefix. A HEAD of the bucket would tell less of a refusal,
 /// since it has no body.
 async fn access(admin: &S3Admin) -> Result<(), Failed> {
-    admin.client().list_objects_v2().bucket(admin.bucket()).prefix(admin.root()).max_keys(1).send().await?;
+    admin
+        .client()
+        .list_objects_v2()
+        .bucket(admin.bucket())
+        .prefix(admin.root())
+        .max_keys(1)
+        .send()
+        .quietly()
+        .await?;
     Ok(())
 }

@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
 use object_store::{CredentialProvider, aws::AwsCredential};
 
+use super::quiet::Quietly;
 use crate::verdict::{Means, Verdict};
 
 /// How long before they expire keys are renewed.
@@ -129,7 +130,7 @@ impl CredentialCache {
                             name a profile, or run where a role is given";
         let none = |what: &str, cause| Verdict { what: what.to_owned(), means: Means::Refused, cause };
         let provider = self.provider.as_ref().ok_or_else(|| none(WHAT, None))?;
-        let provided = tokio::time::timeout(self.timeout, provider.provide_credentials()).await;
+        let provided = tokio::time::timeout(self.timeout, provider.provide_credentials().quietly()).await;
         let provided = provided.map_err(|_| Verdict {
             what: "whoever gives the credentials does not answer".to_owned(),
             means: Means::Later,

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     BlobError,
-    s3::{S3Admin, S3Config, Sse, digest::add_content_md5, failed::Failed},
+    s3::{S3Admin, S3Config, Sse, digest::add_content_md5, failed::Failed, quiet::Quietly},
 };
 
 /// Says how the bucket of `config` would be set up for a stash, and with `commit` does it. The bucket must be there.
@@ -84,7 +84,7 @@ async fn set_lifecycle(admin: &S3Admin, commit: bool) -> BucketStep {
     let request = admin.client().put_bucket_lifecycle_configuration().bucket(admin.bucket());
     let request = request.lifecycle_configuration(configuration);
     let request = request.set_transition_default_minimum_object_size(smallest);
-    let answer = request.customize().mutate_request(add_content_md5).send().await;
+    let answer = request.customize().mutate_request(add_content_md5).send().quietly().await;
     let done = set(what, answer.map(drop).map_err(Failed::from), name, detail);
     if done.outcome == StepOutcome::Done { read_back(admin, &rules, done).await } else { done }
 }
@@ -131,7 +131,7 @@ async fn set_public_access(admin: &S3Admin, commit: bool) -> BucketStep {
         .build();
     let request = admin.client().put_public_access_block().bucket(admin.bucket());
     let request = request.public_access_block_configuration(block).customize();
-    let answer = request.mutate_request(add_content_md5).send().await;
+    let answer = request.mutate_request(add_content_md5).send().quietly().await;
     set(what, answer.map(drop).map_err(Failed::from), name, detail)
 }
 
@@ -166,7 +166,7 @@ async fn set_encryption(admin: &S3Admin, sse: &Sse, commit: bool) -> BucketStep 
     };
     let request = admin.client().put_bucket_encryption().bucket(admin.bucket());
     let request = request.server_side_encryption_configuration(configuration).customize();
-    let answer = request.mutate_request(add_content_md5).send().await;
+    let answer = request.mutate_request(add_content_md5).send().quietly().await;
     set(what, answer.map(drop).map_err(Failed::from), name, detail)
 }
 

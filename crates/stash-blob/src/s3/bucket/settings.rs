@@ -5,7 +5,7 @@ use aws_sdk_s3::types::{
     ServerSideEncryptionByDefault, TransitionDefaultMinimumObjectSize,
 };
 
-use crate::s3::{S3Admin, failed::Failed};
+use crate::s3::{S3Admin, failed::Failed, quiet::Quietly};
 
 /// One setting.
 #[derive(Debug)]
@@ -65,7 +65,8 @@ pub(super) struct Lifecycle {
 
 /// The rules; none is an empty list.
 pub(super) async fn lifecycle(admin: &S3Admin) -> Setting<Lifecycle> {
-    let answer = admin.client().get_bucket_lifecycle_configuration().bucket(admin.bucket()).send().await;
+    let answer =
+        admin.client().get_bucket_lifecycle_configuration().bucket(admin.bucket()).send().quietly().await;
     let setting = Setting::of(answer.map_err(Failed::from), &["NoSuchLifecycleConfiguration"]);
     match setting {
         Setting::Is(got) => {
@@ -80,7 +81,7 @@ pub(super) async fn lifecycle(admin: &S3Admin) -> Setting<Lifecycle> {
 
 /// Whether all four ways to make objects public are blocked; unset where none is.
 pub(super) async fn public_access(admin: &S3Admin) -> Setting<PublicAccessBlockConfiguration> {
-    let answer = admin.client().get_public_access_block().bucket(admin.bucket()).send().await;
+    let answer = admin.client().get_public_access_block().bucket(admin.bucket()).send().quietly().await;
     let unset = ["NoSuchPublicAccessBlockConfiguration"];
     let setting = Setting::of(answer.map_err(Failed::from), &unset);
     setting.filter_map(|got| got.public_access_block_configuration)
@@ -88,14 +89,14 @@ pub(super) async fn public_access(admin: &S3Admin) -> Setting<PublicAccessBlockC
 
 /// Whether the policy lets everybody in.
 pub(super) async fn is_public(admin: &S3Admin) -> Setting<bool> {
-    let answer = admin.client().get_bucket_policy_status().bucket(admin.bucket()).send().await;
+    let answer = admin.client().get_bucket_policy_status().bucket(admin.bucket()).send().quietly().await;
     let setting = Setting::of(answer.map_err(Failed::from), &["NoSuchBucketPolicy"]);
     setting.filter_map(|got| got.policy_status.and_then(|status| status.is_public()))
 }
 
 /// How objects are encrypted that do not say how.
 pub(super) async fn encryption(admin: &S3Admin) -> Setting<ServerSideEncryptionByDefault> {
-    let answer = admin.client().get_bucket_encryption().bucket(admin.bucket()).send().await;
+    let answer = admin.client().get_bucket_encryption().bucket(admin.bucket()).send().quietly().await;
     let unset = ["ServerSideEncryptionConfigurationNotFoundError", "NoSuchEncryptionConfiguration"];
     let setting = Setting::of(answer.map_err(Failed::from), &unset);
     setting.filter_map(|got| {
@@ -106,13 +107,13 @@ pub(super) async fn encryption(admin: &S3Admin) -> Setting<ServerSideEncryptionB
 
 /// Whether old versions are kept.
 pub(super) async fn versions(admin: &S3Admin) -> Setting<BucketVersioningStatus> {
-    let answer = admin.client().get_bucket_versioning().bucket(admin.bucket()).send().await;
+    let answer = admin.client().get_bucket_versioning().bucket(admin.bucket()).send().quietly().await;
     Setting::of(answer.map_err(Failed::from), &[]).filter_map(|got| got.status)
 }
 
 /// Whether objects can be locked, and for how long they are by default, in words.
 pub(super) async fn object_lock(admin: &S3Admin) -> Setting<String> {
-    let answer = admin.client().get_object_lock_configuration().bucket(admin.bucket()).send().await;
+    let answer = admin.client().get_object_lock_configuration().bucket(admin.bucket()).send().quietly().await;
     let unset = ["ObjectLockConfigurationNotFoundError", "NoSuchObjectLockConfiguration"];
     Setting::of(answer.map_err(Failed::from), &unset).filter_map(|got| {
         let lock = got.object_lock_configuration?;
@@ -135,7 +136,7 @@ pub(super) async fn object_lock(admin: &S3Admin) -> Setting<String> {
 
 /// The policy's JSON.
 pub(super) async fn policy(admin: &S3Admin) -> Setting<String> {
-    let answer = admin.client().get_bucket_policy().bucket(admin.bucket()).send().await;
+    let answer = admin.client().get_bucket_policy().bucket(admin.bucket()).send().quietly().await;
     Setting::of(answer.map_err(Failed::from), &["NoSuchBucketPolicy"]).filter_map(|got| got.policy)
 }
 

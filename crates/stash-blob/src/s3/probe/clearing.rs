@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use futures::{StreamExt, stream};
 
 use super::site::Site;
-use crate::s3::failed::Failed;
+use crate::s3::{failed::Failed, quiet::Quietly};
 
 /// Deletes at a time.
 const AT_ONCE: usize = 16;
@@ -93,7 +93,8 @@ impl Site {
             }
             let deletions = versions.iter().map(|(key, id)| async move {
                 let (client, bucket) = self.steady();
-                let answer = client.delete_object().bucket(bucket).key(key).version_id(id).send().await;
+                let answer =
+                    client.delete_object().bucket(bucket).key(key).version_id(id).send().quietly().await;
                 answer
                     .map(drop)
                     .map_err(|error| format!("{key} (version {id}): {}", Failed::from(error).short()))
@@ -111,7 +112,7 @@ impl Site {
     /// A page of the versions and delete markers below the folder; what is deleted makes room for the next.
     async fn versions(&self) -> Result<Vec<(String, String)>, Failed> {
         let (client, bucket) = self.steady();
-        let list = client.list_object_versions().bucket(bucket).prefix(self.key("")).send().await?;
+        let list = client.list_object_versions().bucket(bucket).prefix(self.key("")).send().quietly().await?;
         let versions = list.versions().iter().map(|one| (one.key(), one.version_id()));
         let markers = list.delete_markers().iter().map(|one| (one.key(), one.version_id()));
         let all = versions.chain(markers).filter_map(|(key, id)| Some((key?.to_owned(), id?.to_owned())));

@@ -32,7 +32,7 @@ use aws_sdk_s3::{
 };
 use bytes::Bytes;
 
-use crate::s3::{S3Admin, S3Config, digest::add_content_md5, failed::Failed};
+use crate::s3::{S3Admin, S3Config, digest::add_content_md5, failed::Failed, quiet::Quietly};
 
 /// How long one try of a request may take, its body aside.
 const TRY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -221,7 +221,7 @@ impl Site {
     pub(super) async fn put(&self, name: &str, body: impl Into<Bytes>) -> Result<(), Failed> {
         let (client, bucket) = self.steady();
         let body = ByteStream::from(body.into());
-        client.put_object().bucket(bucket).key(self.writes(name)).body(body).send().await?;
+        client.put_object().bucket(bucket).key(self.writes(name)).body(body).send().quietly().await?;
         Ok(())
     }
 
@@ -234,7 +234,7 @@ impl Site {
     ) -> Result<PutObjectOutput, Failed> {
         let (client, bucket) = self.once();
         let put = client.put_object().bucket(bucket).key(self.writes(name));
-        Ok(more(put.body(ByteStream::from(body.into()))).send().await?)
+        Ok(more(put.body(ByteStream::from(body.into()))).send().quietly().await?)
     }
 
     /// PUTs once, only if nothing is there.
@@ -255,7 +255,7 @@ impl Site {
     pub(super) async fn fetch(&self, name: &str, range: Option<&str>) -> Result<Ranged, Failed> {
         let (client, bucket) = self.steady();
         let get = client.get_object().bucket(bucket).key(self.key(name));
-        let got = get.set_range(range.map(str::to_owned)).send().await?;
+        let got = get.set_range(range.map(str::to_owned)).send().quietly().await?;
         let range = got.content_range().map(str::to_owned);
         let body = got.body.collect().await.map_err(|error| Failed::Lost(error.to_string()))?;
         Ok(Ranged { body: body.into_bytes(), range })
@@ -264,7 +264,15 @@ impl Site {
     /// Its length, or `None`.
     pub(super) async fn head(&self, name: &str) -> Result<Option<u64>, Failed> {
         let (client, bucket) = self.steady();
-        match client.head_object().bucket(bucket).key(self.key(name)).send().await.map_err(Failed::from) {
+        match client
+            .head_object()
+            .bucket(bucket)
+            .key(self.key(name))
+            .send()
+            .quietly()
+            .await
+            .map_err(Failed::from)
+        {
             Ok(head) => Ok(Some(head.content_length().and_then(|len| u64::try_from(len).ok()).unwrap_or(0))),
             Err(failed) if failed.status() == Some(404) => Ok(None),
             Err(failed) => Err(failed),
@@ -274,7 +282,7 @@ impl Site {
     /// Deletes one object.
     pub(super) async fn delete(&self, name: &str) -> Result<(), Failed> {
         let (client, bucket) = self.steady();
-        client.delete_object().bucket(bucket).key(self.key(name)).send().await?;
+        client.delete_object().bucket(bucket).key(self.key(name)).send().quietly().await?;
         Ok(())
     }
 
@@ -298,7 +306,7 @@ impl Site {
                 add_content_md5(request);
             }
         });
-        Ok(request.send().await?)
+        Ok(request.send().quietly().await?)
     }
 
     /// Lists what begins with `prefix`, `max_keys` a page where that is said.
@@ -315,7 +323,7 @@ impl Site {
             let list =
                 client.list_objects_v2().bucket(bucket).prefix(self.key(prefix)).set_max_keys(max_keys);
             let list = list.set_start_after(start_after.map(|name| self.key(name)));
-            let page = list.set_continuation_token(token.clone()).send().await?;
+            let page = list.set_continuation_token(token.clone()).send().quietly().await?;
             let names = page.contents().iter().filter_map(|object| self.name(object.key()?));
             pages.push(names.map(str::to_owned).collect());
             let next = page.next_continuation_token().filter(|_| page.is_truncated() == Some(true));
@@ -330,7 +338,8 @@ impl Site {
     /// Begins an upload of `name`, and remembers it.
     pub(super) async fn begin(&self, name: &str) -> Result<String, Failed> {
         let (client, bucket) = self.once();
-        let begun = client.create_multipart_upload().bucket(bucket).key(self.writes(name)).send().await?;
+        let begun =
+            client.create_multipart_upload().bucket(bucket).key(self.writes(name)).send().quietly().await?;
         let id = begun.upload_id().map(str::to_owned);
         let id = id.ok_or_else(|| Failed::Lost("the store begins an upload and names no id".to_owned()))?;
         locked(&self.uploads).insert((name.to_owned(), id.clone()));
@@ -351,13 +360,14 @@ impl Site {
         let part = client.upload_part().bucket(bucket).key(self.key(name)).upload_id(id).part_number(number);
         let part = part.body(ByteStream::from(body)).customize();
         let part = part.config_override(Builder::new().timeout_config(timeouts.build()));
-        Ok(part.send().await?.e_tag().map(str::to_owned))
+        Ok(part.send().quietly().await?.e_tag().map(str::to_owned))
     }
 
     /// The ids of the uploads of `name` that are under way.
     pub(super) async fn uploads_of(&self, name: &str) -> Result<Vec<String>, Failed> {
         let (client, bucket) = self.steady();
-        let list = client.list_multipart_uploads().bucket(bucket).prefix(self.key(name)).send().await?;
+        let list =
+            client.list_multipart_uploads().bucket(bucket).prefix(self.key(name)).send().quietly().await?;
         let key = self.key(name);
         let of_name = list.uploads().iter().filter(|upload| upload.key() == Some(&key));
         Ok(of_name.filter_map(|upload| upload.upload_id().map(str::to_owned)).collect())
@@ -367,7 +377,7 @@ impl Site {
     pub(super) async fn abort(&self, name: &str, id: &str) -> Result<(), Failed> {
         let (client, bucket) = self.steady();
         let abort = client.abort_multipart_upload().bucket(bucket).key(self.key(name)).upload_id(id);
-        match abort.send().await.map_err(Failed::from) {
+        match abort.send().quietly().await.map_err(Failed::from) {
             Ok(_) => Ok(()),
             Err(failed) if failed.code() == "NoSuchUpload" => Ok(()),
             Err(failed) => Err(failed),

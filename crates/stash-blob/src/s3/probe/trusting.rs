@@ -13,6 +13,7 @@ use crate::s3::{
     Sse,
     digest::{base64, md5},
     failed::Failed,
+    quiet::Quietly,
 };
 
 /// A body and its SHA-256 in base64.
@@ -101,7 +102,14 @@ async fn by_customer(site: &Site) -> Finding {
     }
     let (client, bucket) = site.steady();
     let get = client.get_object().bucket(bucket).key(site.key(name)).sse_customer_algorithm("AES256");
-    match get.sse_customer_key(&key).sse_customer_key_md5(&digest).send().await.map_err(Failed::from) {
+    match get
+        .sse_customer_key(&key)
+        .sse_customer_key_md5(&digest)
+        .send()
+        .quietly()
+        .await
+        .map_err(Failed::from)
+    {
         Ok(got) => {
             let got = got.body.collect().await.map(|body| body.into_bytes());
             Finding::of(check, matches!(got, Ok(body) if body == Bytes::from_static(BODY)), "")
@@ -125,7 +133,7 @@ pub(super) async fn signatures(site: &Site, found: &mut Found<'_>) {
     wrong.set_session_token(credentials.session_token().map(str::to_owned));
     let stranger = site.stranger(wrong.build());
     let list = stranger.client().list_objects_v2().bucket(stranger.bucket()).prefix(site.key("")).max_keys(1);
-    match list.send().await.map_err(Failed::from) {
+    match list.send().quietly().await.map_err(Failed::from) {
         Ok(_) => found.no(check, "it is let in"),
         Err(failed) if failed.is_denied() => found.yes(check, failed.short()),
         Err(failed) => found.failed(check, &failed),
@@ -153,7 +161,8 @@ fn apart(ahead: i64) -> String {
 pub(super) async fn versions(site: &Site, found: &mut Found<'_>) -> bool {
     let check = Check::Unversioned;
     let (client, bucket) = site.steady();
-    let versioning = client.get_bucket_versioning().bucket(bucket).send().await.map_err(Failed::from);
+    let versioning =
+        client.get_bucket_versioning().bucket(bucket).send().quietly().await.map_err(Failed::from);
     let status = versioning.as_ref().map(|versioning| versioning.status());
     match status {
         Ok(Some(BucketVersioningStatus::Enabled)) => found.no(check, "the bucket keeps versions"),

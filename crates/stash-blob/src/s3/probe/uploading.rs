@@ -5,7 +5,7 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 
 use super::{finding::Check, site::Site, step::Found};
-use crate::s3::failed::Failed;
+use crate::s3::{failed::Failed, quiet::Quietly};
 
 const MIB: usize = 1 << 20;
 /// Parts that differ in size, and parts that do not. A part that is not the last has 5 MiB at least.
@@ -82,7 +82,7 @@ async fn complete(
     let (client, bucket) = site.once();
     let complete = client.complete_multipart_upload().bucket(bucket).key(site.key(name)).upload_id(id);
     let complete = complete.multipart_upload(parts).set_if_none_match(create.then(|| "*".to_owned()));
-    complete.send().await?;
+    complete.send().quietly().await?;
     Ok(())
 }
 
