@@ -5,8 +5,10 @@
 //!
 //! - the server denied nothing but what is said here by name, and so does the evaluator of these tests ([`policy`]);
 //! - each action that a policy allows was used, or stands in [`UNUSED`] with its reason: without it something is denied;
-//! - a writer never lists, a sweeper never reads what was written.
+//! - a writer never lists, a sweeper never reads what was written;
+//! - what the evaluator says is not allowed, the server denies ([`enforced`]).
 
+mod enforced;
 mod policy;
 mod roles;
 

@@ -149,7 +149,9 @@ async fn play_on(server: &'static S3Server) -> Played {
             (server.new_user(role.name()).await, FaultProxy::start(server).expect("a proxy before radosgw"));
         actors.push(Actor { role, user, proxy, bucket: bucket.clone(), region: server.region() });
     }
-    let policy = policy_of_bucket(&actors);
+    let users: Vec<(Role, &str)> =
+        actors.iter().map(|actor| (actor.role, actor.user.name.as_str())).collect();
+    let policy = policy_of_bucket(&bucket, PREFIX, &users);
     server.client().put_bucket_policy().bucket(&bucket).policy(policy).send().await.expect("it is taken");
     let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SystemClock), Arc::new(SystemIds));
     let catalog = SqliteCatalog::in_memory(clock, ids).await.expect("a catalog");
@@ -165,14 +167,13 @@ async fn play_on(server: &'static S3Server) -> Played {
 }
 
 /// All policies as one of the bucket: this server knows no roles, and its users by name.
-fn policy_of_bucket(actors: &[Actor]) -> String {
+pub fn policy_of_bucket(bucket: &str, prefix: &str, users: &[(Role, &str)]) -> String {
     let mut statements = Vec::new();
-    for actor in actors {
-        let text = text_of(actor.role, &actor.bucket, PREFIX);
+    for (role, user) in users {
+        let text = text_of(*role, bucket, prefix);
         let mut policy: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         for statement in policy["Statement"].as_array_mut().expect("statements") {
-            statement["Principal"] =
-                serde_json::json!({ "AWS": [format!("arn:aws:iam:::user/{}", actor.user.name)] });
+            statement["Principal"] = serde_json::json!({ "AWS": [format!("arn:aws:iam:::user/{user}")] });
             statements.push(statement.take());
         }
     }

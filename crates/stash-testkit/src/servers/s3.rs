@@ -136,6 +136,12 @@ impl S3Server {
         Client::from_conf(config)
     }
 
+    /// The same as another user.
+    pub fn client_of(&self, user: &S3User) -> Client {
+        let keys = Credentials::new(&user.access_key, &user.secret_key, None, None, "stash-testkit");
+        Client::from_conf(self.client().config().to_builder().credentials_provider(keys).build())
+    }
+
     /// Makes another user. Only radosgw has any; ministack lets everybody do everything.
     ///
     /// # Panics
@@ -249,10 +255,7 @@ mod tests {
             user.name
         );
         server.client().put_bucket_policy().bucket(&bucket).policy(policy).send().await.expect("a policy");
-        let keys =
-            aws_credential_types::Credentials::new(user.access_key, user.secret_key, None, None, "test");
-        let config = server.client().config().to_builder().credentials_provider(keys).build();
-        let client = aws_sdk_s3::Client::from_conf(config);
+        let client = server.client_of(&user);
         client.put_object().bucket(&bucket).key("b").body(vec![1].into()).send().await.expect("it may");
         // What a user puts is its own, whatever the policy says; so this is another's.
         server
