@@ -94,6 +94,7 @@ impl ObjectBlobs {
     ///
     /// Two of these that overlap may both say `Created`, and the later one's bytes stay. Keys are fresh (I19), so
     /// whoever else writes one is no process of this stash.
+    #[cfg(feature = "s3")]
     pub(crate) async fn put_looking_first(
         &self,
         key: &BlobKey,

@@ -13,6 +13,7 @@ use crate::BlobError;
 
 /// What a failure means for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "s3"), expect(dead_code, reason = "memory never fails"))]
 pub(crate) enum Means {
     /// It had no effect: these credentials may not do it.
     Denied,
