@@ -31,7 +31,7 @@ pub(crate) enum BlobPlace {
     Folder(PathBuf),
     /// In a bucket.
     #[cfg(feature = "s3")]
-    S3(S3Config),
+    S3(Box<S3Config>),
 }
 
 /// Where the catalog is.
@@ -42,7 +42,7 @@ pub(crate) enum CatalogPlace {
     File(PathBuf),
     /// In a PostgreSQL database.
     #[cfg(feature = "postgres")]
-    Postgres(PostgresOptions),
+    Postgres(Box<PostgresOptions>),
 }
 
 /// Where a stash is.
@@ -101,7 +101,7 @@ impl BlobPlace {
             },
             #[cfg(feature = "s3")]
             "s3" => match S3Config::from_url(text) {
-                Ok(config) => Ok(BlobPlace::S3(config)),
+                Ok(config) => Ok(BlobPlace::S3(Box::new(config))),
                 Err(error) => Err(Error::InvalidUsage { what: error.to_string() }),
             },
             #[cfg(not(feature = "s3"))]
@@ -133,7 +133,7 @@ impl CatalogPlace {
             "sqlite" => refuse("it names no local file (three slashes, then an absolute path)"),
             #[cfg(feature = "postgres")]
             "postgres" | "postgresql" => match PostgresOptions::from_url(text) {
-                Ok(options) => Ok(CatalogPlace::Postgres(options)),
+                Ok(options) => Ok(CatalogPlace::Postgres(Box::new(options))),
                 Err(error) => Err(error.into()),
             },
             #[cfg(not(feature = "postgres"))]

@@ -161,8 +161,8 @@ impl OpenOptions {
                 let location = options.location();
                 // Its own clock is read: machines that share a catalog need not agree on the time.
                 let opened = match self.create {
-                    true => Some(PostgresCatalog::open(options, ClockSource::Database, ids).await?),
-                    false => PostgresCatalog::open_existing(options, ClockSource::Database, ids).await?,
+                    true => Some(PostgresCatalog::open(*options, ClockSource::Database, ids).await?),
+                    false => PostgresCatalog::open_existing(*options, ClockSource::Database, ids).await?,
                 };
                 let none = || Error::no_stash(Shown(&self.url), format!("{location} holds no catalog"));
                 Arc::new(opened.ok_or_else(none)?)
@@ -188,7 +188,7 @@ impl OpenOptions {
             }
             #[cfg(feature = "s3")]
             BlobPlace::S3(config) => {
-                Arc::new(stash_blob::s3::S3Store::open_observed(config, Arc::new(meters)).await?)
+                Arc::new(stash_blob::s3::S3Store::open_observed(*config, Arc::new(meters)).await?)
             }
         })
     }

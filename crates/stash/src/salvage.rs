@@ -134,7 +134,7 @@ impl Salvage {
             Ok(BlobPlace::Folder(folder)) => folder,
             #[cfg(feature = "s3")]
             Ok(BlobPlace::S3(config)) => {
-                return Salvage::over(Arc::new(stash_blob::s3::S3Store::open(config).await?)).await;
+                return Salvage::over(Arc::new(stash_blob::s3::S3Store::open(*config).await?)).await;
             }
             Ok(BlobPlace::Memory) => {
                 let what = format!("{place} is gone with its process: nothing can be salvaged from it");
