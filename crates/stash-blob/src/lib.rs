@@ -13,6 +13,7 @@ mod object;
 mod observer;
 #[cfg(feature = "s3")]
 pub mod s3;
+mod shown;
 mod store;
 pub mod suite;
 mod verdict;
@@ -21,4 +22,5 @@ pub use local::LocalStore;
 pub use marker::{ClaimError, FORMAT, StashMarker, claim, read_marker};
 pub use object::ObjectBlobs;
 pub use observer::{NoObserver, Request, RequestEnd, RequestObserver, RequestOp};
+pub use shown::shown_url;
 pub use store::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};

@@ -14,6 +14,7 @@ use std::{fmt, path::PathBuf};
 
 #[cfg(feature = "s3")]
 use stash_blob::s3::S3Config;
+use stash_blob::shown_url;
 #[cfg(feature = "postgres")]
 use stash_catalog::PostgresOptions;
 use url::Url;
@@ -147,23 +148,12 @@ fn refuse(of: &str, text: &str, why: &str, instead: &str) -> Error {
     Error::InvalidUsage { what: format!("{:?} is no usable URL of a {of}: {why}; {instead}", Shown(text)) }
 }
 
-/// A URL as it may be shown: a password in it is left out.
+/// A URL as it may be shown: whatever may be a secret in it is left out.
 pub(crate) struct Shown<'t>(pub &'t str);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match Url::parse(self.0) {
-            Ok(mut url) if url.password().is_some() => {
-                let _ = url.set_password(Some("***"));
-                f.write_str(url.as_str())
-            }
-            // What cannot be read may hold anything before an `@`.
-            Err(_) => match self.0.rsplit_once('@') {
-                Some((_, behind)) => write!(f, "***@{behind}"),
-                None => f.write_str(self.0),
-            },
-            Ok(_) => f.write_str(self.0),
-        }
+        f.write_str(&shown_url(self.0))
     }
 }
 

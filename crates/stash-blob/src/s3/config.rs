@@ -7,6 +7,8 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use url::Url;
 
+use crate::shown_url;
+
 /// How objects are encrypted at rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Sse {
@@ -139,7 +141,7 @@ impl S3Config {
     /// (`s3`, `kms`, `kms:KEY`, `c:FILE`), `put_bytes_max`, `checksum` (`sha256`, `crc64nvme`, `off`), `create_only`,
     /// `bulk_delete`, `connect_timeout_s`, `retry_timeout_s` and `stall_timeout_s`.
     pub fn from_url(text: &str) -> Result<S3Config, S3UrlError> {
-        let refuse = |why: String| S3UrlError { url: without_secrets(text), why };
+        let refuse = |why: String| S3UrlError { url: shown_url(text), why };
         let url = Url::parse(text).map_err(|error| refuse(error.to_string()))?;
         if url.scheme() != "s3" {
             return Err(refuse(format!("its scheme is {:?}", url.scheme())));
@@ -219,7 +221,7 @@ impl fmt::Display for S3Config {
 
 /// The scheme, host and port of an endpoint, or what is wrong with it.
 fn endpoint(text: &str) -> Result<String, String> {
-    let wrong = |why: &str| format!("endpoint {:?}: {why}", without_secrets(text));
+    let wrong = |why: &str| format!("endpoint {:?}: {why}", shown_url(text));
     let url = Url::parse(text).map_err(|error| wrong(&error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return Err(wrong("write http://HOST:PORT or https://HOST"));
@@ -246,14 +248,6 @@ fn sse(text: &str) -> Result<Sse, String> {
         Some(("kms", key)) if !key.is_empty() => Ok(Sse::Kms(Some(key.to_owned()))),
         Some(("c", file)) if !file.is_empty() => Ok(Sse::CustomerKey(PathBuf::from(file))),
         _ => Err("sse is s3, kms, kms:KEY or c:FILE".to_owned()),
-    }
-}
-
-/// A URL as it may be shown: what stands before an `@` is left out.
-fn without_secrets(text: &str) -> String {
-    match (text.find("://"), text.rfind('@')) {
-        (Some(scheme), Some(at)) if at > scheme => format!("{}://…{}", &text[..scheme], &text[at..]),
-        _ => text.to_owned(),
     }
 }
 
