@@ -33,7 +33,7 @@ pub struct Cli {
     #[arg(help_heading = EVERYWHERE)]
     pub stash: Option<String>,
     /// The catalog, where it is not in the stash's folder: postgres://user@host/database or sqlite:///file. A password
-    /// is better kept in the environment, or in ~/.pgpass.
+    /// is better kept in the environment: in this variable, or in PGPASSWORD.
     #[arg(long, global = true, env = "STASH_CATALOG", hide_env_values = true, value_name = "URL")]
     #[arg(help_heading = EVERYWHERE)]
     pub catalog: Option<String>,
