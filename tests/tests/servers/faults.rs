@@ -9,7 +9,10 @@ use std::{
 };
 
 use stash::{Error, ErrorKind, Frontier, Sink, StartAt, Subscription};
-use stash_testkit::proxy::{Call, Request, Scenario};
+use stash_testkit::{
+    Point,
+    proxy::{Call, Request, Scenario},
+};
 use stash_tests::{Chance, Feed, Replica, Step, assert_same, delivered, in_time, small};
 use tokio::{sync::watch, task::JoinSet};
 
@@ -244,6 +247,26 @@ fn no_storm(scenario: Scenario, told: &[Told], requests: &[Request]) {
     let strange =
         |request: &&Request| request.call == Call::HeadObject && !written.contains(&request.key.as_str());
     assert_eq!(requests.iter().find(strange), None, "only what was written is looked at");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletes_that_fail_through_an_outage_are_not_forgotten() {
+    let Some(world) = World::new(small(0)).await else { return };
+    const END: u64 = 20;
+    let feed = Arc::new(Feed::seeded(20, END, 3, 40, 20));
+    let sink = world.sink().await;
+    let mut consumer = Consumer::new(&sink, &feed).await;
+    let mut replica = Replica::new("replica", 1, &feed, END);
+    assert!(replica.open(&sink).await.expect("opens"), "there is to write");
+    replica.finish(&mut Chance::new(20)).await.expect("nothing goes wrong");
+    replica.close().await.expect("closes");
+    // Nothing is deleted but what the gate lets through, and then the store refuses for longer than anybody is patient.
+    let gates = [Call::DeleteObject, Call::DeleteObjects].map(|call| world.proxy.hold(call, Point::Before));
+    consumer.finish().await;
+    world.proxy.set(Scenario::SlowDown { percent: 100 }, 20);
+    drop(gates);
+    sink.stash().drain_deletions().await.expect("it goes on to the next key");
+    world.close([sink.stash().clone()]).await;
 }
 
 macro_rules! scenarios {
