@@ -27,7 +27,7 @@ struct Job {
     long: &'static [&'static str],
 }
 
-const JOBS: [Job; 8] = [
+const JOBS: [Job; 9] = [
     Job {
         name: "simulator",
         asks: "seeds: content, ownership and progress under faults",
@@ -77,6 +77,16 @@ const JOBS: [Job; 8] = [
         asks: "altered parts: reported, never returned as rows",
         ci: &[],
         long: &["cargo run --release --locked -p stash-part --example flips -- 200000"],
+    },
+    Job {
+        name: "servers",
+        asks: "a bucket and a database that are slowed, cut, refused and killed: for long, and the demo twenty times",
+        // In the size of a change it is among the tests.
+        ci: &[],
+        long: &[
+            "STASH_TEST_SERVERS=required STASH_FAULT_SECONDS=60 cargo test --release --locked -p stash-tests --test servers",
+            "STASH_TEST_SERVERS=required STASH_DEMO_RUNS=20 cargo test --release --locked -p stash-admin --test servers",
+        ],
     },
     Job {
         name: "code-mutants",
