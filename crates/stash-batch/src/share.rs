@@ -241,7 +241,8 @@ impl ShareBuilder {
             Share::Stashed(parts) => (ShareKind::Stashed, parts.bytes()),
             Share::Failed { reason } => {
                 let (sink, ShareSpec { worker, description, .. }) = (self.writer.meters().name(), self.spec);
-                tracing::warn!(sink, incarnation = %self.writer.spec().incarnation, %description, %worker, reason, "share failed");
+                // No warning: whoever finishes the share is told, and says so once.
+                tracing::info!(sink, incarnation = %self.writer.spec().incarnation, %description, %worker, reason, "share failed");
                 (ShareKind::Failed, 0)
             }
             Share::Dropped => (ShareKind::Dropped, 0),

@@ -226,7 +226,8 @@ impl Chain {
     /// opening of the replica closes it, or its lease runs out: why it ended is what the caller has to learn.
     async fn give_up(&mut self, reason: &str) {
         self.sink.meters().incarnations_ended.increment(1);
-        tracing::warn!(sink = %self.sink.name(), incarnation = %self.incarnation, reason, "the incarnation is given up");
+        // No warning: the caller is told by the error.
+        tracing::info!(sink = %self.sink.name(), incarnation = %self.incarnation, reason, "the incarnation is given up");
         self.let_go();
         let catalog = self.sink.stash().catalog();
         if let Err(error) = catalog.close_incarnation(self.sink.id(), self.incarnation, reason).await {

@@ -1,7 +1,7 @@
 //! Connections and transactions.
 //!
 //! A transaction that is given up, by an error or because its future was dropped, is rolled back when its connection
-//! goes back to the pool, at once and by itself.
+//! goes back to the pool, at once and by itself. A connection on which one may have begun unnoticed is closed instead.
 
 use async_trait::async_trait;
 use sqlx::pool::PoolConnection;
@@ -21,26 +21,51 @@ const WRITE: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 /// A connection of the pool; `None` once that is closed.
 pub(super) async fn held(pool: &PgPool) -> sqlx::Result<Option<Box<dyn Held + '_>>> {
     match pool.acquire().await {
-        Ok(connection) => Ok(Some(Box::new(HeldConnection(connection)))),
+        Ok(connection) => Ok(Some(Box::new(HeldConnection { connection, begins: false }))),
         Err(sqlx::Error::PoolClosed) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-struct HeldConnection(PoolConnection<Postgres>);
+struct HeldConnection {
+    connection: PoolConnection<Postgres>,
+    /// Whether a transaction was asked for, and nobody heard yet whether it began.
+    begins: bool,
+}
+
+impl HeldConnection {
+    async fn begin(&mut self, sql: &'static str) -> sqlx::Result<Box<dyn Link + '_>> {
+        let HeldConnection { connection, begins } = self;
+        *begins = true;
+        let begun = connection.begin_with(sql).await?;
+        *begins = false;
+        Ok(Box::new(Changes(begun)))
+    }
+}
+
+impl Drop for HeldConnection {
+    fn drop(&mut self) {
+        // SUBTLE: sqlx counts a transaction once its beginning was answered, so one whose beginning was cancelled is not
+        // rolled back. Back in the pool, the connection would still be in it: the next statement "by itself" would be part
+        // of it, answered with success, and gone with the connection.
+        if self.begins {
+            self.connection.close_on_drop();
+        }
+    }
+}
 
 #[async_trait]
 impl Held for HeldConnection {
     fn each(&mut self) -> Box<dyn Link + '_> {
-        Box::new(Each(&mut self.0))
+        Box::new(Each(&mut self.connection))
     }
 
     async fn snapshot(&mut self) -> sqlx::Result<Box<dyn Link + '_>> {
-        Ok(Box::new(Changes(self.0.begin_with(SNAPSHOT).await?)))
+        HeldConnection::begin(self, SNAPSHOT).await
     }
 
     async fn begin(&mut self) -> sqlx::Result<Box<dyn Link + '_>> {
-        Ok(Box::new(Changes(self.0.begin_with(WRITE).await?)))
+        HeldConnection::begin(self, WRITE).await
     }
 }
 

@@ -1,6 +1,8 @@
 //! Answers that are lost, statements that arrive late, servers that die.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use stash_catalog::suite::{World, at, span};
 use stash_catalog::testing::SeededIds;
@@ -246,4 +248,41 @@ async fn patiently<T>(ask: impl AsyncFn() -> Result<T, CatalogError>) -> T {
 async fn open_patiently(world: &World) -> stash_types::IncarnationId {
     patiently(async || world.setup.catalog.head(world.sink).await).await;
     world.open("a").await.id
+}
+
+/// Lets `work` be woken until it was polled `polls` times, and drops it there.
+async fn dropped_after(polls: u32, work: impl Future) {
+    let mut work = std::pin::pin!(work);
+    let mut polled = 0;
+    poll_fn(|context| {
+        polled += 1;
+        match work.as_mut().poll(context) {
+            Poll::Pending if polled < polls => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_answered_is_durable_whatever_was_cancelled_on_the_connection_before() {
+    let Some(place) = fresh().await else { return };
+    // One connection, so that each operation gets the one that the last left behind.
+    let mut options = place.options();
+    options.connections_max = 1;
+    let catalog = place.try_open(options, 1).await.expect("opened");
+    let world = World::new(&place.setup_of(catalog, place.open(2).await)).await;
+    let a = world.open("a").await.id;
+    // At which poll a transaction begins follows from what the pool is about, so there are many tries.
+    for time in 0..256 {
+        let catalog = &world.setup.catalog;
+        let polls = u32::try_from(1 + time / 2 % 4).expect("small");
+        match time % 2 {
+            0 => dropped_after(polls, catalog.chain(world.sink, at(0), 10)).await,
+            _ => dropped_after(polls, catalog.renew_lease(world.sink, a, 1_000)).await,
+        }
+        world.accept(a, span(time, time + 1), &[1]).await;
+        let head = world.setup.other.head(world.sink).await.expect("a head");
+        assert_eq!(head.upper, at(time + 1), "accepted, and nobody else sees it; dropped at poll {polls}");
+    }
 }
