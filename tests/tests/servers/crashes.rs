@@ -224,16 +224,26 @@ async fn an_offer_is_accepted_once_wherever_the_server_is_killed() {
                         drop(armed.send(world.tcp.hold_at(At::Request(nth), point)));
                     });
                     tokio::pin!(offer);
+                    let kills = std::cell::Cell::new(false);
                     let held = async {
                         let held = is_armed.await.expect("it is armed");
                         held.wait_held(1).await;
+                        kills.set(true);
                         server.kill().await;
                         server.restart().await;
                         held.release();
                     };
+                    tokio::pin!(held);
                     tokio::select! {
-                        resolved = &mut offer => resolved,
-                        () = held => {
+                        resolved = &mut offer => {
+                            // Somebody else's request was held, and the offer done without it: a server that is being killed
+                            // is to be started again all the same.
+                            if kills.get() {
+                                held.await;
+                            }
+                            resolved
+                        }
+                        () = &mut held => {
                             *gate = Some(());
                             offer.await
                         }
@@ -266,7 +276,8 @@ async fn registered(sink: &Sink) -> Subscription {
 async fn offered_once(world: World, offering: Offering, sink: &Sink) {
     world.heal();
     let Offering { incarnation, chain, time } = offering;
-    let mut subscription = registered(sink).await;
+    let registering = tokio::time::timeout(HANG, registered(sink)).await;
+    let mut subscription = registering.expect("registering: hangs");
     let content = delivered_until(&mut subscription, Frontier::at(time)).await.expect("readable");
     let wanted = (0..time).map(|time| (((time, "row".to_owned()), time), 1)).collect();
     assert_same!(content, wanted, "nothing lost, nothing doubled (I11)");
