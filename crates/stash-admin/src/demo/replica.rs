@@ -110,10 +110,15 @@ impl Table {
     async fn run(self) -> anyhow::Result<()> {
         for _ in 0..REOPENS_MAX {
             let launch = Launch::single(&self.spec.replica, self.spec.workers)?;
-            let incarnation = match self.sink.open_incarnation(launch).await? {
-                Opened::Render(incarnation) => *incarnation,
-                Opened::Complete => return emit(&ReplicaEvent::Complete { table: self.table }),
-                Opened::Poisoned(error) => anyhow::bail!("poisoned at {}: {}", error.at, error.message),
+            let incarnation = match self.sink.open_incarnation(launch).await {
+                Ok(Opened::Render(incarnation)) => *incarnation,
+                Ok(Opened::Complete) => return emit(&ReplicaEvent::Complete { table: self.table }),
+                Ok(Opened::Poisoned(error)) => anyhow::bail!("poisoned at {}: {}", error.at, error.message),
+                Err(error) if error.kind() == ErrorKind::Retry => {
+                    emit(&ReplicaEvent::Reopening { table: self.table, reason: format!("{error}") })?;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
             };
             emit(&ReplicaEvent::Opened {
                 table: self.table,

@@ -17,7 +17,7 @@ use super::{S3Config, S3Keys};
 const REGION_BESIDE_AN_ENDPOINT: &str = "us-east-1";
 
 /// How often the SDK tries a request of its own, the first time included.
-const TRIES_MAX: u32 = 5;
+const TRIES_MAX: u32 = 10;
 
 /// Loads what the environment and the profiles say of this bucket, under what `config` says.
 ///
