@@ -3,6 +3,8 @@
 //! [`load`] is asked once for a bucket. It reads the chain that every AWS tool reads: environment, profiles, SSO, web
 //! identity, container, instance metadata, process. What [`S3Config`] says goes before all of it.
 
+use std::time::Duration;
+
 use aws_config::{
     BehaviorVersion, ConfigLoader, Region, SdkConfig, environment::EnvironmentVariableRegionProvider,
     meta::region::RegionProviderChain, profile::ProfileFileRegionProvider, retry::RetryConfig,
@@ -16,8 +18,10 @@ use super::{S3Config, S3Keys};
 /// The region of a store that has an endpoint of its own and no opinion on regions.
 const REGION_BESIDE_AN_ENDPOINT: &str = "us-east-1";
 
-/// How often the SDK tries a request of its own, the first time included.
-const TRIES_MAX: u32 = 10;
+/// How often the SDK tries a request of its own, the first time included: as often as the data path does.
+const TRIES_MAX: u32 = 16;
+/// How long it waits before the second try, and at most before a later one: all of them fit into a minute.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Loads what the environment and the profiles say of this bucket, under what `config` says.
 ///
@@ -29,7 +33,12 @@ pub async fn load(config: &S3Config) -> SdkConfig {
         .operation_timeout(config.retry_timeout)
         .build();
     let mut loader = aws_config::defaults(BehaviorVersion::latest())
-        .retry_config(RetryConfig::standard().with_max_attempts(TRIES_MAX))
+        .retry_config(
+            RetryConfig::standard()
+                .with_max_attempts(TRIES_MAX)
+                .with_initial_backoff(BACKOFF.0)
+                .with_max_backoff(BACKOFF.1),
+        )
         .timeout_config(timeouts);
     if let Some(profile) = &config.profile {
         loader = loader.profile_name(profile);
