@@ -33,6 +33,7 @@ const FLOORS: [(&str, Floor); 15] = [
     ("stash-batch", Floor::At(2)),
     ("stash", Floor::At(3)),
     ("stash-sim", Floor::At(4)),
+    ("stash-timely", Floor::At(4)),
     ("stash-admin", Floor::At(5)),
     ("stash-testkit", Floor::Beside),
     ("xtask", Floor::Beside),

@@ -1,0 +1,1 @@
+//! Arrangement batches that can be sent between threads.

@@ -1,0 +1,1 @@
+//! What a worker holds until it is written.

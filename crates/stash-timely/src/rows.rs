@@ -1,0 +1,1 @@
+//! Rows of a collection and columns of a stash.

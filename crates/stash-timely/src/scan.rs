@@ -1,0 +1,1 @@
+//! One range scan over held batches.
