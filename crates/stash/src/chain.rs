@@ -161,14 +161,11 @@ impl Chain {
         Ok(minted)
     }
 
-    /// Whether a worker whose own input frontier is `frontier` has all of `minted`.
-    pub fn is_ready(&self, frontier: Frontier, minted: Minted) -> bool {
-        stash_chain::ready(frontier, minted, self.rules)
-    }
-
-    /// The times a worker must write for `minted`; `None` when it is covered from birth.
-    pub fn writes(&self, minted: Minted) -> Option<Description> {
-        stash_chain::writes(minted, self.rules)
+    /// Closes the incarnation and gives up for deletion what was collected and not offered. Nothing is taken after it.
+    pub async fn close(&mut self, reason: &str) {
+        if self.merge.is_some() {
+            self.give_up(reason).await;
+        }
     }
 
     /// Takes a worker's share and offers every batch that became complete, in order.

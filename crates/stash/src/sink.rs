@@ -6,9 +6,9 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, UInt64Array};
 use arrow::datatypes::Schema;
 use stash_batch::SinkMeters;
 use stash_catalog::{ConsumerRow, Dropped, Expired, HeadRow, IncarnationRow, SinkRow};
-use stash_chain::ChainRules;
+use stash_chain::{ChainRules, Minted};
 use stash_part::RowSchema;
-use stash_types::{ConsumerName, Frontier, ShardId, SinkId, SinkName, fault};
+use stash_types::{ConsumerName, Description, Frontier, ShardId, SinkId, SinkName, fault};
 
 use crate::{Error, Result, Stash};
 
@@ -165,6 +165,16 @@ impl Sink {
     pub(crate) fn rules(&self) -> ChainRules {
         let spec = &self.row.spec;
         ChainRules { as_of: spec.as_of, up_to: spec.up_to, seals: spec.seals }
+    }
+
+    /// Whether a worker whose own input frontier is `frontier` has all of `minted` and may report its share.
+    pub fn is_ready(&self, frontier: Frontier, minted: Minted) -> bool {
+        stash_chain::ready(frontier, minted, self.rules())
+    }
+
+    /// The times a worker must write for `minted`; `None` when it is covered from birth.
+    pub fn writes(&self, minted: Minted) -> Option<Description> {
+        stash_chain::writes(minted, self.rules())
     }
 
     /// The head of its chain.

@@ -22,7 +22,7 @@ async fn after_the_first_accept_a_snapshot_is_rendered_without_a_put() {
     world.store.reset_counts();
     let minted = mint(&mut chain, 10);
     assert_eq!(minted.description.to_string(), "[9, 10)");
-    assert_eq!(chain.writes(minted), None, "covered from birth");
+    assert_eq!(sink.writes(minted), None, "covered from birth");
     // Workers that render it all the same, accumulated at the as-of, write nothing of it.
     let snapshot = [many(0, 300, 9), many(300, 200, 9)];
     let revision = sink.stash().catalog().revision().await.expect("revision");

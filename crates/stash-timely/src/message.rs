@@ -1,0 +1,74 @@
+//! What the operators of a sink tell each other: through timely's channels between workers, and through queues between
+//! a worker and the task that minds the chain.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use stash::{Description, Frontier, Minted};
+
+/// Why a rendering stopped, alike on all workers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stop {
+    /// The chain is complete: its `up_to` was reached, or it seals with its input.
+    Complete,
+    /// The input ended without completing the chain: all that was there is resolved. A later start goes on from it.
+    Ended,
+    /// This rendering cannot go on: drop the dataflow, and render again with a new grant.
+    Reopen(String),
+    /// The sink is going away: it was dropped, or a worker dropped its token.
+    GoingAway,
+    /// Rendering again will not help: the reason says what does.
+    Failed(String),
+}
+
+/// From the minting worker to all.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Control {
+    /// Write a share of `[lower, upper)`, leaving out times below `floor`.
+    Mint { lower: u64, upper: u64, floor: u64 },
+    /// The chain's upper, and where the inputs have to keep their history from.
+    Chain { upper: u64, hold: u64 },
+    /// Nothing follows. `moved`: the chain moved during this rendering.
+    Stop { stop: Stop, moved: bool },
+}
+
+impl Control {
+    pub(crate) fn mint(minted: Minted) -> Control {
+        let Minted { description, floor } = minted;
+        Control::Mint {
+            lower: description.lower().as_u64(),
+            upper: description.upper().as_u64(),
+            floor: floor.as_u64(),
+        }
+    }
+}
+
+/// The description that a [`Control::Mint`] speaks of. `None` when it has no times, which no minter sends.
+pub(crate) fn minted(lower: u64, upper: u64, floor: u64) -> Option<Minted> {
+    let description = Description::new(frontier_of(lower), frontier_of(upper))?;
+    Some(Minted { description, floor: frontier_of(floor) })
+}
+
+/// A frontier from its number; `u64::MAX` is the empty one.
+pub(crate) fn frontier_of(number: u64) -> Frontier {
+    Frontier::from_be_bytes(number.to_be_bytes())
+}
+
+/// From each worker to the merging one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// A share, disarmed.
+    Share(Bytes),
+    /// No share can be made.
+    Failed(String),
+    /// The worker's token was dropped.
+    TokenDropped,
+}
+
+/// From the operators of the minting worker to the task that minds the chain.
+#[derive(Debug)]
+pub(crate) enum ToChain {
+    /// Below this frontier every worker has all updates and all errors.
+    Frontier(Frontier),
+    /// What a worker reports.
+    Report(Report),
+}

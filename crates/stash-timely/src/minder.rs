@@ -1,0 +1,214 @@
+//! The task that minds the chain of one rendering: it mints, merges and offers, off the workers' threads.
+//!
+//! It hears from the operators of the minting worker how far the inputs are and what workers report, and tells them
+//! what was minted, how far the chain is, and why it stopped. Descriptions are minted whenever one can be: after news of
+//! a frontier, and after each outcome, which frees a slot and raises the floor.
+//!
+//! - What waits is taken in before anything is offered: a batch that is complete leaves no report behind it unread.
+//! - An offer whose outcome is unknown, or which the catalog could not take, is made again for [`PATIENCE`]; what lasts
+//!   longer ends the rendering. Nothing is lost: the chain did not move, and a new rendering begins where it stands.
+//! - It stops once, and says why; then it keeps nothing (I16: the chain's `close` gives up what was collected).
+
+use std::{
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+use stash::{Chain, ErrorKind, Frontier, Mint, OwnedParts, ShareMessage};
+use timely::scheduling::SyncActivator;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::{
+    Connection, Stop,
+    message::{Control, Report, ToChain},
+};
+
+/// How long an offer is made again before the rendering ends.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The first wait before an offer is made again; each next one is twice as long, up to a second.
+const FIRST_WAIT: Duration = Duration::from_millis(10);
+/// How often the read hold is asked for while the chain moves on. It costs two reads of the catalog.
+const HOLD_EVERY: Duration = Duration::from_millis(200);
+
+/// The way back to the operator on the minting worker.
+pub(crate) struct ToWorker {
+    pub(crate) sender: mpsc::Sender<Control>,
+    pub(crate) activator: SyncActivator,
+}
+
+impl ToWorker {
+    fn send(&self, control: Control) {
+        // Whoever does not listen any more has dropped the dataflow, which this task learns by its own queue.
+        if self.sender.send(control).is_ok() {
+            let _ = self.activator.activate();
+        }
+    }
+}
+
+pub(crate) struct Minder {
+    connection: Connection,
+    chain: Chain,
+    inbox: UnboundedReceiver<ToChain>,
+    worker: ToWorker,
+    frontier: Frontier,
+    /// The chain's upper when the rendering began.
+    began_at: Frontier,
+    /// Descriptions that were minted and have no outcome yet.
+    open: usize,
+    /// What the workers were told last.
+    told: (Frontier, Frontier),
+    hold_asked: Option<Instant>,
+}
+
+impl Minder {
+    pub(crate) fn new(
+        connection: Connection,
+        chain: Chain,
+        inbox: UnboundedReceiver<ToChain>,
+        worker: ToWorker,
+    ) -> Minder {
+        Minder {
+            began_at: chain.known_upper(),
+            told: (connection.upper(), Frontier::MIN),
+            connection,
+            chain,
+            inbox,
+            worker,
+            frontier: Frontier::MIN,
+            open: 0,
+            hold_asked: None,
+        }
+    }
+
+    /// Minds the chain until it stops, and tells the workers why.
+    pub(crate) async fn run(mut self) {
+        let stop = match self.mind().await {
+            Ok(stop) | Err(stop) => stop,
+        };
+        tracing::info!(sink = %self.connection.sink().name(), incarnation = %self.connection.incarnation(), ?stop, "stopped");
+        if matches!(stop, Stop::Reopen(_) | Stop::Failed(_) | Stop::GoingAway) {
+            self.connection.cancel();
+            self.chain.close(&format!("{stop:?}")).await;
+        }
+        self.tell_chain().await;
+        let moved = self.chain.known_upper() > self.began_at;
+        self.worker.send(Control::Stop { stop: stop.clone(), moved });
+        self.connection.stop_with(&stop, moved);
+    }
+
+    async fn mind(&mut self) -> Result<Stop, Stop> {
+        self.tell_chain().await;
+        loop {
+            if let Some(stop) = self.mint()? {
+                return Ok(stop);
+            }
+            let news = match self.hold_due() {
+                Some(wait) => match tokio::time::timeout(wait, self.inbox.recv()).await {
+                    Ok(news) => news,
+                    Err(_) => {
+                        self.tell_chain().await;
+                        continue;
+                    }
+                },
+                None => self.inbox.recv().await,
+            };
+            let Some(news) = news else { return Err(Stop::Reopen("the dataflow was dropped".to_owned())) };
+            self.take(news).await?;
+            while let Ok(news) = self.inbox.try_recv() {
+                self.take(news).await?;
+            }
+            while self.offer().await? {
+                while let Ok(news) = self.inbox.try_recv() {
+                    self.take(news).await?;
+                }
+                if let Some(stop) = self.mint()? {
+                    return Ok(stop);
+                }
+            }
+        }
+    }
+
+    async fn take(&mut self, news: ToChain) -> Result<(), Stop> {
+        match news {
+            ToChain::Frontier(frontier) => self.frontier = self.frontier.max(frontier),
+            ToChain::Report(Report::Share(frame)) => {
+                let share: ShareMessage<OwnedParts> = match self.connection.arm(&frame) {
+                    Ok(share) => share,
+                    Err(error) => return Err(Stop::Reopen(format!("a share cannot be taken up: {error}"))),
+                };
+                self.chain.merge(share).await.map_err(stop_for)?;
+            }
+            ToChain::Report(Report::Failed(reason)) => return Err(Stop::Reopen(reason)),
+            ToChain::Report(Report::TokenDropped) => return Err(Stop::GoingAway),
+        }
+        Ok(())
+    }
+
+    /// Mints all that can be; a stop when nothing can follow and all has its outcome.
+    fn mint(&mut self) -> Result<Option<Stop>, Stop> {
+        loop {
+            match self.chain.mint(self.frontier).map_err(stop_for)? {
+                Mint::Minted(minted) => {
+                    self.open += 1;
+                    self.worker.send(Control::mint(minted));
+                }
+                Mint::NotYet | Mint::InFlight => return Ok(None),
+                Mint::Complete => return Ok((self.open == 0).then_some(Stop::Complete)),
+                Mint::Ended => return Ok((self.open == 0).then_some(Stop::Ended)),
+            }
+        }
+    }
+
+    /// Offers the next batch that is complete; `false` when none is.
+    async fn offer(&mut self) -> Result<bool, Stop> {
+        let begun = Instant::now();
+        let mut wait = FIRST_WAIT;
+        loop {
+            match self.chain.offer().await {
+                Ok(None) => return Ok(false),
+                Ok(Some(_)) => {
+                    self.open = self.open.saturating_sub(1);
+                    return Ok(true);
+                }
+                Err(error) if error.kind() == ErrorKind::Retry && begun.elapsed() < PATIENCE => {
+                    tracing::info!(sink = %self.connection.sink().name(), %error, "offered again");
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(Duration::from_secs(1));
+                }
+                Err(error) => return Err(stop_for(error)),
+            }
+        }
+    }
+
+    /// How long until the workers are to be told how far the chain is. `None`: they know.
+    fn hold_due(&self) -> Option<Duration> {
+        if self.chain.known_upper() == self.told.0 {
+            return None;
+        }
+        let asked = self.hold_asked.map_or(Duration::MAX, |asked| asked.elapsed());
+        Some(HOLD_EVERY.saturating_sub(asked))
+    }
+
+    async fn tell_chain(&mut self) {
+        self.hold_asked = Some(Instant::now());
+        let upper = self.chain.known_upper();
+        match self.connection.sink().read_hold().await {
+            Ok(hold) => {
+                self.told = (upper, hold);
+                self.worker.send(Control::Chain { upper: upper.as_u64(), hold: hold.as_u64() });
+            }
+            Err(error) => {
+                tracing::debug!(sink = %self.connection.sink().name(), %error, "the read hold is not known yet");
+            }
+        }
+    }
+}
+
+/// What an error of the chain means for the rendering.
+fn stop_for(error: stash::Error) -> Stop {
+    match error.kind() {
+        ErrorKind::Retry | ErrorKind::Reopen => Stop::Reopen(error.to_string()),
+        ErrorKind::Absent => Stop::GoingAway,
+        _ => Stop::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,427 @@
+//! The sink: three operators that put a collection into a stash.
+//!
+//! ```text
+//! updates ──┬───────────────────────► write ──► merge      write: on every worker (`crate::write`)
+//! errors  ──┼──┬────────────────────►   ▲         │        merge: on the minting worker
+//!           └──┴─► mint ── broadcast ───┘         ▼        mint:  on the minting worker
+//!                   ▲                          minder      minder: a task off the workers (`crate::minder`)
+//!                   └──────────────────────────────┘
+//! ```
+//!
+//! The graph is the same on every worker; which one mints is part of the connection. Messages between the operators
+//! travel at time 0, under a capability that the minting operator keeps until the rendering stops: so a dataflow whose
+//! inputs have ended is complete only when all it gave was resolved, and progress costs nothing meanwhile.
+//!
+//! - The frontier that is minted from is the meet of the updates' and the errors' frontiers, as they are *after* the
+//!   updates were sealed into batches.
+//! - Merging takes in whatever is there at each activation, so that nothing waits behind a batch that is offered.
+//! - When a token is dropped, or the minder stops, every worker is told once, and lets go.
+
+use std::{
+    fmt::Display,
+    marker::PhantomData,
+    sync::{Arc, atomic::Ordering, mpsc},
+};
+
+use differential_dataflow::{
+    ExchangeData, Hashable, VecCollection,
+    operators::arrange::{Arranged, arrangement::arrange_core},
+    trace::{
+        BatchCursor, Cursor, Navigable, Span, TraceReader,
+        implementations::{ord_neu::OrdKeyBatcher, spine_fueled::SpineBatch},
+    },
+};
+use stash::Frontier;
+use timely::{
+    dataflow::{
+        Scope, Stream,
+        channels::pact::{Exchange, Pipeline},
+        operators::{
+            Capability,
+            generic::{OutputBuilder, builder_rc::OperatorBuilder},
+            vec::Broadcast,
+        },
+    },
+    progress::frontier::MutableAntichain,
+};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use crate::{
+    Connection, SinkError, SinkToken,
+    batch::{KeySpine, Multiplicity},
+    message::{Control, Report, ToChain, frontier_of, minted},
+    minder::{Minder, ToWorker},
+    rows::{Row, RowBuilder, check_schema},
+    scan::{Projection, RowSink},
+    token::WorkerState,
+    write::{Scans, Writer},
+};
+
+/// Puts a collection into a stash: every update of `collection`, with its own time and multiplicity, until an update of
+/// `errors` says that the dataflow's result is undefined from its time on.
+///
+/// To be called alike on every worker. Updates stay on the worker that has them; equal rows of several workers are
+/// summed by whoever reads. Times before the connection's as-of are part of the accumulation at it.
+pub fn stash_sink<'scope, R, D, E, F>(
+    collection: VecCollection<'scope, u64, R, D>,
+    errors: VecCollection<'scope, u64, E, F>,
+    connection: &Connection,
+) -> Result<SinkToken, SinkError>
+where
+    R: Row + ExchangeData + Send + Sync,
+    D: Multiplicity + ExchangeData,
+    E: ExchangeData + Display,
+    F: Multiplicity + ExchangeData,
+{
+    check_schema::<R>(connection.sink().schema())?;
+    let keyed = collection.map(|row| (row, ()));
+    // SUBTLE: the trace itself is dropped here, and with it what it would keep for readers; the stream's batches go on.
+    let stream = arrange_core::<_, _, OrdKeyBatcher<R, u64, D>, KeySpine<R, D>>(
+        keyed.inner,
+        Pipeline,
+        "StashArrange",
+        OrdKeyBatcher::new,
+    )
+    .stream;
+    render(stream, errors, KeyRows::<R>::default(), connection)
+}
+
+/// Puts an arrangement into a stash, through a projection of its keys and values.
+///
+/// The arrangement's batches are shared, not copied; they must be ones that can be sent between threads, as
+/// [`crate::batch`]'s are. `projection` makes the row of a position; where it fails, the position's updates become
+/// updates of the error collection, beside `errors`.
+pub fn stash_arranged<'scope, Tr, R, P, E, F>(
+    arranged: Arranged<'scope, Tr>,
+    errors: VecCollection<'scope, u64, E, F>,
+    projection: P,
+    connection: &Connection,
+) -> Result<SinkToken, SinkError>
+where
+    Tr: TraceReader<Time = u64>,
+    Tr::Batch: SpineBatch<Time = u64> + Navigable + Send,
+    BatchCursor<Tr>: Cursor<Time = u64, Diff: Multiplicity> + Send + 'static,
+    R: Row,
+    P: for<'a, 'b> Fn(
+            <BatchCursor<Tr> as Cursor>::Key<'a>,
+            <BatchCursor<Tr> as Cursor>::Val<'b>,
+        ) -> Result<R, String>
+        + Clone
+        + Send
+        + 'static,
+    E: ExchangeData + Display,
+    F: Multiplicity + ExchangeData,
+{
+    check_schema::<R>(connection.sink().schema())?;
+    let stream = arranged.stream;
+    render(stream, errors, Projected { projection, row: PhantomData::<fn() -> R> }, connection)
+}
+
+/// Renders the three operators.
+fn render<'scope, B, E, F, S>(
+    updates: Stream<'scope, u64, Vec<Span<u64, B>>>,
+    errors: VecCollection<'scope, u64, E, F>,
+    scans: S,
+    connection: &Connection,
+) -> Result<SinkToken, SinkError>
+where
+    B: SpineBatch<Time = u64> + Navigable + Clone + Send + 'static,
+    B::Cursor: Cursor<Time = u64> + Send + 'static,
+    <B::Cursor as Cursor>::Diff: Multiplicity,
+    E: ExchangeData + Display,
+    F: Multiplicity + ExchangeData,
+    S: Scans<B::Cursor>,
+{
+    let scope = updates.scope();
+    let worker = connection.check_scope(scope.index(), scope.peers())?;
+    let shares = connection.writer(worker)?;
+    let mints = scope.index() == connection.minting_worker();
+    let chain = if mints { Some(connection.chain()?) } else { None };
+    let state = Arc::new(WorkerState::default());
+    // Equal errors meet on one worker, so that one which is taken back counts for nothing.
+    let errors = errors.map(|error| error.to_string()).inner;
+
+    let (inbox, control) = mint(&scope, updates.clone(), errors.clone(), connection, chain);
+    let (token, reports) = write(&scope, updates, errors, control.broadcast(), connection, shares, scans, &state);
+    merge(&scope, reports, connection, inbox);
+    Ok(token)
+}
+
+/// How the mint and merge operators of the minting worker reach the minder.
+type Inbox = Option<UnboundedSender<ToChain>>;
+
+/// Tells the minder how far the inputs are, and all workers what it answers.
+fn mint<'scope, B, F>(
+    scope: &Scope<'scope, u64>,
+    updates: Stream<'scope, u64, Vec<Span<u64, B>>>,
+    errors: Stream<'scope, u64, Vec<(String, u64, F)>>,
+    connection: &Connection,
+    chain: Option<stash::Chain>,
+) -> (Inbox, Stream<'scope, u64, Vec<Control>>)
+where
+    B: Clone + 'static,
+    F: Clone + 'static,
+{
+    let mut builder = OperatorBuilder::new("StashMint".to_owned(), scope.clone());
+    let info = builder.operator_info();
+    let mut updates = builder.new_input(updates, Pipeline);
+    let mut errors = builder.new_input(errors, Pipeline);
+    let (output, control) = builder.new_output();
+    let mut output = OutputBuilder::<_, timely::container::CapacityContainerBuilder<Vec<Control>>>::from(output);
+
+    let (inbox, minder) = unbounded_channel();
+    let (answers, answered) = mpsc::channel();
+    let inbox = chain.map(|chain| {
+        let activator = scope.worker().sync_activator_for(info.address.to_vec());
+        let to_worker = ToWorker { sender: answers, activator };
+        connection.spawn(Minder::new(connection.clone(), chain, minder, to_worker).run());
+        inbox
+    });
+    let to_minder = inbox.clone();
+
+    builder.build(move |mut capabilities| {
+        // Held until the rendering stops; only where something is minted.
+        let mut capability = capabilities.pop().filter(|_| to_minder.is_some());
+        let mut told = Frontier::MIN;
+        move |frontiers| {
+            updates.for_each(|_, _| {});
+            errors.for_each(|_, _| {});
+            let (Some(held), Some(to_minder)) = (&capability, &to_minder) else { return };
+            let frontier = meet(frontiers);
+            if frontier > told {
+                told = frontier;
+                // Refused once the minder stopped: its last word is in the queue.
+                let _ = to_minder.send(ToChain::Frontier(frontier));
+            }
+            let mut stopped = false;
+            let mut output = output.activate();
+            let mut session = output.session(held);
+            while let Ok(control) = answered.try_recv() {
+                stopped |= matches!(control, Control::Stop { .. });
+                session.give(control);
+            }
+            drop(session);
+            if stopped {
+                capability = None;
+            }
+        }
+    });
+    (inbox, control)
+}
+
+/// Each worker's writer, between its inputs and its reports.
+#[expect(clippy::too_many_arguments, reason = "what a worker has of a sink")]
+fn write<'scope, B, F, S>(
+    scope: &Scope<'scope, u64>,
+    updates: Stream<'scope, u64, Vec<Span<u64, B>>>,
+    errors: Stream<'scope, u64, Vec<(String, u64, F)>>,
+    control: Stream<'scope, u64, Vec<Control>>,
+    connection: &Connection,
+    shares: stash::ShareWriter,
+    scans: S,
+    state: &Arc<WorkerState>,
+) -> (SinkToken, Stream<'scope, u64, Vec<Report>>)
+where
+    B: SpineBatch<Time = u64> + Navigable + Clone + Send + 'static,
+    B::Cursor: Cursor<Time = u64> + Send + 'static,
+    <B::Cursor as Cursor>::Diff: Multiplicity,
+    F: Multiplicity + ExchangeData,
+    S: Scans<B::Cursor>,
+{
+    let mut builder = OperatorBuilder::new("StashWrite".to_owned(), scope.clone());
+    let info = builder.operator_info();
+    let mut updates = builder.new_input(updates, Pipeline);
+    let by_message = Exchange::new(|(message, _, _): &(String, u64, F)| message.hashed());
+    let mut errors = builder.new_input(errors, by_message);
+    let mut control = builder.new_input(control, Pipeline);
+    let (output, reports) = builder.new_output();
+    let mut output = OutputBuilder::<_, timely::container::CapacityContainerBuilder<Vec<Report>>>::from(output);
+
+    let activator = scope.activator_for(std::rc::Rc::clone(&info.address));
+    let again = scope.worker().sync_activator_for(info.address.to_vec());
+    let token = SinkToken::new(connection, state, scope.activator_for(std::rc::Rc::clone(&info.address)));
+    let mut writer = Writer::new(connection, shares, scans, again, state);
+    let (connection, state) = (connection.clone(), Arc::clone(state));
+
+    builder.build(move |_| {
+        // Kept while this worker may still have to report.
+        let mut capability: Option<Capability<u64>> = None;
+        let mut stopped = false;
+        let mut said_dropped = false;
+        move |frontiers| {
+            updates.for_each(|_, spans| {
+                let spans = spans.drain(..);
+                if !stopped {
+                    spans.for_each(|span| writer.hold(span));
+                }
+            });
+            errors.for_each(|_, errors| {
+                for (message, time, diff) in errors.drain(..) {
+                    if !stopped {
+                        writer.hold_error(message, time, diff.as_i64());
+                    }
+                }
+            });
+            control.for_each(|time, said| {
+                if capability.is_none() {
+                    capability = time.retain_least(0);
+                }
+                for control in said.drain(..) {
+                    match control {
+                        Control::Mint { lower, upper, floor } => {
+                            if let Some(minted) = minted(lower, upper, floor) {
+                                writer.minted(minted);
+                            }
+                        }
+                        Control::Chain { upper, hold } => {
+                            connection.advance(frontier_of(upper), frontier_of(hold));
+                        }
+                        Control::Stop { stop, moved } => {
+                            connection.stop_with(&stop, moved);
+                            state.stopped.store(true, Ordering::Release);
+                            writer.stop();
+                            stopped = true;
+                        }
+                    }
+                }
+            });
+            if stopped {
+                capability = None;
+                return;
+            }
+            if let Some(held) = &capability {
+                let mut output = output.activate();
+                let mut session = output.session(held);
+                if state.dropped.load(Ordering::Acquire) {
+                    if !said_dropped {
+                        session.give(Report::TokenDropped);
+                        said_dropped = true;
+                    }
+                } else {
+                    writer.work(meet(&frontiers[..2]), |report| session.give(report));
+                }
+            }
+            if writer.merge() {
+                activator.activate();
+            }
+        }
+    });
+    (token, reports)
+}
+
+/// Hands what workers report to the minder.
+fn merge<'scope>(
+    scope: &Scope<'scope, u64>,
+    reports: Stream<'scope, u64, Vec<Report>>,
+    connection: &Connection,
+    inbox: Inbox,
+) {
+    let mut builder = OperatorBuilder::new("StashMerge".to_owned(), scope.clone());
+    let merging = u64::try_from(connection.minting_worker()).unwrap_or_default();
+    let mut reports = builder.new_input(reports, Exchange::new(move |_: &Report| merging));
+    builder.build(move |_| {
+        move |_| {
+            reports.for_each(|_, reports| {
+                for report in reports.drain(..) {
+                    if let Some(inbox) = &inbox {
+                        // Refused once the minder stopped: what the share names is in its process's ledger.
+                        let _ = inbox.send(ToChain::Report(report));
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// The least of frontiers: below it nothing comes any more at any of them.
+fn meet(frontiers: &[MutableAntichain<u64>]) -> Frontier {
+    let of_one = |frontier: &MutableAntichain<u64>| {
+        frontier.frontier().first().map_or(Frontier::EMPTY, |time| Frontier::at(*time))
+    };
+    frontiers.iter().map(of_one).min().unwrap_or(Frontier::EMPTY)
+}
+
+/// Rows that stand in the batches as keys.
+struct KeyRows<R>(PhantomData<fn() -> R>);
+
+impl<R> Default for KeyRows<R> {
+    fn default() -> Self {
+        KeyRows(PhantomData)
+    }
+}
+
+/// A row's builder as a scan sees it.
+pub(crate) struct Rows<R: Row> {
+    builder: R::Builder,
+}
+
+impl<R: Row> RowSink for Rows<R> {
+    fn bytes(&self) -> usize {
+        self.builder.bytes()
+    }
+
+    fn finish(&mut self) -> Result<Vec<arrow::array::ArrayRef>, String> {
+        self.builder.finish().map_err(|error| error.to_string())
+    }
+}
+
+impl<C, R> Scans<C> for KeyRows<R>
+where
+    R: Row,
+    C: Cursor + 'static,
+    for<'a> C::Key<'a>: std::borrow::Borrow<R>,
+{
+    type Projection = KeyRows<R>;
+
+    fn scan(&self) -> Result<(KeyRows<R>, Rows<R>), String> {
+        let builder = R::builder().map_err(|error| error.to_string())?;
+        Ok((KeyRows::default(), Rows { builder }))
+    }
+}
+
+impl<C, R> Projection<C> for KeyRows<R>
+where
+    R: Row,
+    C: Cursor + 'static,
+    for<'a> C::Key<'a>: std::borrow::Borrow<R>,
+{
+    type Rows = Rows<R>;
+
+    fn project(&mut self, key: C::Key<'_>, _: C::Val<'_>, rows: &mut Rows<R>) -> Result<(), String> {
+        rows.builder.append(std::borrow::Borrow::borrow(&key)).map_err(|error| error.to_string())
+    }
+}
+
+/// Rows that a function makes of keys and values.
+struct Projected<P, R> {
+    projection: P,
+    row: PhantomData<fn() -> R>,
+}
+
+impl<C, R, P> Scans<C> for Projected<P, R>
+where
+    R: Row,
+    C: Cursor + 'static,
+    P: for<'a, 'b> Fn(C::Key<'a>, C::Val<'b>) -> Result<R, String> + Clone + Send + 'static,
+{
+    type Projection = Projected<P, R>;
+
+    fn scan(&self) -> Result<(Projected<P, R>, Rows<R>), String> {
+        let builder = R::builder().map_err(|error| error.to_string())?;
+        Ok((Projected { projection: self.projection.clone(), row: PhantomData }, Rows { builder }))
+    }
+}
+
+impl<C, R, P> Projection<C> for Projected<P, R>
+where
+    R: Row,
+    C: Cursor + 'static,
+    P: for<'a, 'b> Fn(C::Key<'a>, C::Val<'b>) -> Result<R, String> + Clone + Send + 'static,
+{
+    type Rows = Rows<R>;
+
+    fn project(&mut self, key: C::Key<'_>, val: C::Val<'_>, rows: &mut Rows<R>) -> Result<(), String> {
+        let row = (self.projection)(key, val)?;
+        rows.builder.append(&row).map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,106 @@
+//! What a worker keeps of a sink in its dataflow.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use stash::Frontier;
+use timely::scheduling::Activator;
+
+use crate::{Connection, Hold, Stop};
+
+/// How a sink is doing, as a worker's token sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SinkStatus {
+    /// It writes.
+    Running,
+    /// It stopped, on all workers for the same reason.
+    Stopped(Stop),
+}
+
+/// What a worker holds of updates that are not yet written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldUse {
+    /// Arrangement batches that wait for their description.
+    pub batches: usize,
+    /// Updates in these.
+    pub updates: usize,
+    /// Updates in batches that this process's scans in the background still read.
+    pub scanning: usize,
+}
+
+/// A worker's hold on its part of a sink.
+///
+/// While it lives the sink writes. Dropping it on any worker stops the sink on all of them: what was written and not
+/// handed over is deleted, what was accepted stays; the chain does not complete, and another rendering goes on from
+/// where it stands. [`SinkToken::detach`] leaves the sink to its dataflow instead.
+#[must_use = "dropping the token stops the sink: keep it, or detach it"]
+#[derive(Debug)]
+pub struct SinkToken {
+    connection: Connection,
+    worker: Arc<WorkerState>,
+    /// Wakes the operator, so that it sees that this was dropped. `None` once detached.
+    activator: Option<Activator>,
+}
+
+/// What an operator and the token of its worker share.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerState {
+    pub(crate) dropped: AtomicBool,
+    pub(crate) stopped: AtomicBool,
+    pub(crate) batches: AtomicUsize,
+    pub(crate) updates: AtomicUsize,
+}
+
+impl SinkToken {
+    pub(crate) fn new(connection: &Connection, worker: &Arc<WorkerState>, activator: Activator) -> SinkToken {
+        SinkToken { connection: connection.clone(), worker: Arc::clone(worker), activator: Some(activator) }
+    }
+
+    /// How the sink is doing. It is `Stopped` only once this worker's operator has been told.
+    pub fn status(&self) -> SinkStatus {
+        match self.connection.stop() {
+            Some(stop) if self.worker.stopped.load(Ordering::Acquire) => SinkStatus::Stopped(stop.clone()),
+            _ => SinkStatus::Running,
+        }
+    }
+
+    /// `U`, the chain's upper, as far as it is known here; told a few times a second.
+    pub fn upper(&self) -> Frontier {
+        self.connection.upper()
+    }
+
+    /// The frontier up to which the inputs have to keep their history (I10). The caller's compaction of what it renders
+    /// from may follow it, and no further.
+    pub fn hold(&self) -> &Hold {
+        self.connection.hold()
+    }
+
+    /// What this worker holds.
+    pub fn held(&self) -> HeldUse {
+        HeldUse {
+            batches: self.worker.batches.load(Ordering::Relaxed),
+            updates: self.worker.updates.load(Ordering::Relaxed),
+            scanning: self.connection.scanning(),
+        }
+    }
+
+    /// The rendering it belongs to.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Lets the sink write until its dataflow ends, without a token.
+    pub fn detach(mut self) {
+        self.activator = None;
+    }
+}
+
+impl Drop for SinkToken {
+    fn drop(&mut self) {
+        let Some(activator) = &self.activator else { return };
+        self.worker.dropped.store(true, Ordering::Release);
+        activator.activate();
+    }
+}

@@ -1,0 +1,355 @@
+//! A worker's writer: for each description one scan of what the worker holds, and one share.
+//!
+//! It holds arrangement batches, not rows ([`Held`]), and dataflow errors by time. Once the worker's own frontier has
+//! reached a description's upper, all of its updates are here: what overlaps it is scanned, at times consolidated after
+//! the projection (I3), and given to the share's builder as Arrow columns.
+//!
+//! - A small scan runs on the worker, within a budget of positions. What exceeds it goes on in the background, under a
+//!   permit that it gives back while the builder takes a chunk: who waits for memory holds no permit.
+//! - A share that is finished without waiting is reported in the same activation; else its future goes on in the
+//!   background, and wakes the operator.
+//! - What cannot be scanned or built becomes a failed share, never an empty one (I12).
+//! - Batches are let go when their scan has begun, since the scan keeps those it needs; a failed share ends the
+//!   rendering, so nobody asks for them again.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    pin::Pin,
+    sync::{Arc, atomic::Ordering, mpsc},
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use differential_dataflow::trace::{Cursor, Navigable, Span, implementations::spine_fueled::SpineBatch};
+use stash::{DataflowError, Description, Frontier, Minted, OwnedParts, ShareBuilder, ShareMessage, ShareWriter};
+use timely::scheduling::SyncActivator;
+
+use crate::{
+    Connection,
+    batch::Multiplicity,
+    connection::Scanning,
+    held::Held,
+    message::Report,
+    scan::{Chunk, ChunkLimits, Projection, Scan, Step, Window},
+    token::WorkerState,
+};
+
+/// Makes the projection and the empty builder of one scan.
+pub(crate) trait Scans<C: Cursor>: 'static {
+    type Projection: Projection<C>;
+    /// Both, for one scan.
+    fn scan(&self) -> Result<(Self::Projection, <Self::Projection as Projection<C>>::Rows), String>;
+}
+
+/// Dataflow errors with their time and multiplicity.
+type Errors = BTreeMap<(u64, String), i64>;
+type Finishing = Pin<Box<dyn Future<Output = Report> + Send>>;
+
+pub(crate) struct Writer<B, S>
+where
+    B: SpineBatch<Time = u64> + Navigable + Clone,
+{
+    connection: Connection,
+    shares: ShareWriter,
+    scans: S,
+    held: Held<B>,
+    errors: Errors,
+    /// Minted, and not begun.
+    waiting: VecDeque<Minted>,
+    finished: (mpsc::Sender<Report>, mpsc::Receiver<Report>),
+    activator: SyncActivator,
+    state: Arc<WorkerState>,
+}
+
+impl<B, S> Writer<B, S>
+where
+    B: SpineBatch<Time = u64> + Navigable + Clone + Send + 'static,
+    B::Cursor: Cursor<Time = u64> + Send + 'static,
+    <B::Cursor as Cursor>::Diff: Multiplicity,
+    S: Scans<B::Cursor>,
+{
+    pub(crate) fn new(
+        connection: &Connection,
+        shares: ShareWriter,
+        scans: S,
+        activator: SyncActivator,
+        state: &Arc<WorkerState>,
+    ) -> Self {
+        Writer {
+            connection: connection.clone(),
+            shares,
+            scans,
+            held: Held::new(),
+            errors: Errors::new(),
+            waiting: VecDeque::new(),
+            finished: mpsc::channel(),
+            activator,
+            state: Arc::clone(state),
+        }
+    }
+
+    pub(crate) fn hold(&mut self, span: Span<u64, B>) {
+        self.held.insert(span);
+    }
+
+    pub(crate) fn hold_error(&mut self, message: String, time: u64, diff: i64) {
+        add_error(&mut self.errors, (time.max(self.connection.as_of()), message), diff);
+    }
+
+    pub(crate) fn minted(&mut self, minted: Minted) {
+        self.held.reserve(minted.description.upper().as_u64());
+        self.waiting.push_back(minted);
+    }
+
+    /// Begins what the worker's frontier allows, and gives what is finished to `report`.
+    pub(crate) fn work(&mut self, frontier: Frontier, mut report: impl FnMut(Report)) {
+        while let Ok(finished) = self.finished.1.try_recv() {
+            report(finished);
+        }
+        while let Some(minted) = self.waiting.pop_front_if(|minted| self.connection.is_ready(frontier, *minted)) {
+            let finishing = self.begin(minted);
+            if let Some(finished) = self.poll_once(finishing) {
+                report(finished);
+            }
+        }
+        self.measure();
+    }
+
+    /// Merges some of what is held; whether there is more to merge.
+    pub(crate) fn merge(&mut self) -> bool {
+        let mut fuel = isize::try_from(self.connection.config().merge_updates_max).unwrap_or(isize::MAX);
+        let more = self.held.work(&mut fuel);
+        self.measure();
+        more
+    }
+
+    /// Lets go of everything: nothing is written any more.
+    pub(crate) fn stop(&mut self) {
+        self.waiting.clear();
+        self.errors.clear();
+        let released = self.held.release(u64::MAX);
+        self.let_go(released);
+        self.measure();
+    }
+
+    fn measure(&self) {
+        self.state.batches.store(self.held.batches(), Ordering::Relaxed);
+        self.state.updates.store(self.held.updates(), Ordering::Relaxed);
+    }
+
+    /// Frees batches off the worker: dropping millions of rows takes long.
+    fn let_go(&self, batches: Vec<B>) {
+        if batches.iter().map(B::len).sum::<usize>() > self.connection.config().scan_positions_max {
+            self.connection.background().runtime().spawn_blocking(move || drop(batches));
+        }
+    }
+
+    /// Scans as much as a worker may, and says how the share is finished.
+    fn begin(&mut self, minted: Minted) -> Finishing {
+        let description = minted.description;
+        let builder = match self.shares.share(minted) {
+            Ok(builder) => builder,
+            Err(error) => return failed(format!("no share of {description} can be made: {error}")),
+        };
+        let Some(wanted) = self.connection.writes(minted) else {
+            // Covered from birth: who looks at nothing has nothing to report.
+            self.forget(description.upper());
+            return Box::pin(async move { disarmed(builder.finish().await) });
+        };
+        let errors = self.take_errors(wanted, description.upper());
+        let scan = self.scan(wanted);
+        self.forget(description.upper());
+        let (mut scan, scanning) = match scan {
+            Ok(scan) => scan,
+            Err(reason) => return Box::pin(async move { disarmed(builder.fail(reason)) }),
+        };
+        let mut positions = self.connection.config().scan_positions_max;
+        let limits = limits_of(&self.connection);
+        let mut errors = errors;
+        match scan.step(&mut positions, limits) {
+            Err(error) => Box::pin(async move { disarmed(builder.fail(error.to_string())) }),
+            Ok(Step::Done(chunk)) => {
+                add_errors(&mut errors, scan.take_errors());
+                let connection = self.connection.clone();
+                Box::pin(async move {
+                    let mut share = Building { connection, builder };
+                    match share.push(chunk).await {
+                        Ok(()) => share.finish(errors).await,
+                        Err(reason) => disarmed(share.builder.fail(reason)),
+                    }
+                })
+            }
+            Ok(step @ (Step::Chunk(_) | Step::Paused)) => {
+                let share = Building { connection: self.connection.clone(), builder };
+                let chunk = if let Step::Chunk(chunk) = step { Some(chunk) } else { None };
+                Box::pin(share.scan_on(scan, chunk, errors, scanning))
+            }
+        }
+    }
+
+    #[expect(clippy::type_complexity, reason = "a scan and what counts it")]
+    fn scan(&self, wanted: Description) -> Result<(Scan<B, S::Projection>, Scanning), String> {
+        let as_of = self.connection.as_of();
+        let window =
+            Window { lower: wanted.lower().as_u64(), upper: wanted.upper().as_u64(), as_of };
+        // What lies before the as-of is part of the accumulation at it.
+        let from = if window.lower <= as_of { 0 } else { window.lower };
+        let batches = self.held.overlapping(from, window.upper);
+        let scanning = self.connection.begin_scan(batches.iter().map(B::len).sum());
+        let (projection, rows) = self.scans.scan()?;
+        Ok((Scan::new(batches, window, projection, rows), scanning))
+    }
+
+    /// Nothing below `upper` is asked for again.
+    fn forget(&mut self, upper: Frontier) {
+        let released = self.held.release(upper.as_u64());
+        self.let_go(released);
+    }
+
+    /// Takes the errors below `upper`; those in `wanted` are to be reported.
+    fn take_errors(&mut self, wanted: Description, upper: Frontier) -> Errors {
+        let later = self.errors.split_off(&(upper.as_u64(), String::new()));
+        let mut taken = std::mem::replace(&mut self.errors, later);
+        taken.retain(|(time, _), _| wanted.contains(*time));
+        taken
+    }
+
+    /// What finishes at once is reported at once; the rest goes on in the background.
+    fn poll_once(&mut self, mut finishing: Finishing) -> Option<Report> {
+        let runtime = self.connection.background().runtime().clone();
+        let entered = runtime.enter();
+        if let Poll::Ready(report) = finishing.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return Some(report);
+        }
+        drop(entered);
+        let (sender, activator) = (self.finished.0.clone(), self.activator.clone());
+        self.connection.spawn(async move {
+            let report = finishing.await;
+            // Nobody listens any more when the dataflow was dropped: then the ledger knows what was written.
+            if sender.send(report).is_ok() {
+                let _ = activator.activate();
+            }
+        });
+        None
+    }
+}
+
+fn limits_of(connection: &Connection) -> ChunkLimits {
+    ChunkLimits { rows: connection.config().chunk_rows, bytes: connection.config().chunk_bytes }
+}
+
+fn failed(reason: String) -> Finishing {
+    Box::pin(std::future::ready(Report::Failed(reason)))
+}
+
+fn disarmed(share: ShareMessage<OwnedParts>) -> Report {
+    match stash::disarm(share) {
+        Ok(frame) => Report::Share(Bytes::clone(&frame)),
+        Err(error) => Report::Failed(format!("a share cannot be sent: {error}")),
+    }
+}
+
+fn add_error(errors: &mut Errors, error: (u64, String), diff: i64) {
+    let sum = errors.entry(error).or_insert(0);
+    *sum = sum.saturating_add(diff);
+}
+
+fn add_errors(errors: &mut Errors, more: Errors) {
+    more.into_iter().for_each(|(error, diff)| add_error(errors, error, diff));
+}
+
+/// A share on its way.
+struct Building {
+    connection: Connection,
+    builder: ShareBuilder,
+}
+
+impl Building {
+    async fn push(&mut self, chunk: Option<Chunk>) -> Result<(), String> {
+        let Some(Chunk { columns, times, diffs }) = chunk else { return Ok(()) };
+        let updates = self.connection.sink().updates(columns, times, diffs).map_err(|error| error.to_string())?;
+        self.builder.push(updates).await.map_err(|error| error.to_string())
+    }
+
+    /// Goes on with a scan that is too long for a worker. What the builder waits for, it waits for without a permit.
+    async fn scan_on<B, P>(
+        mut self,
+        mut scan: Scan<B, P>,
+        mut chunk: Option<Chunk>,
+        mut errors: Errors,
+        scanning: Scanning,
+    ) -> Report
+    where
+        B: Navigable + Send + 'static,
+        B::Cursor: Cursor<Time = u64> + Send + 'static,
+        <B::Cursor as Cursor>::Diff: Multiplicity,
+        P: Projection<B::Cursor>,
+    {
+        loop {
+            if let Err(reason) = self.push(chunk).await {
+                return disarmed(self.builder.fail(reason));
+            }
+            let step;
+            (scan, step) = match stepped(&self.connection, scan).await {
+                Ok(stepped) => stepped,
+                Err(reason) => return disarmed(self.builder.fail(reason)),
+            };
+            chunk = match step {
+                Step::Chunk(chunk) => Some(chunk),
+                Step::Paused => None,
+                Step::Done(last) => {
+                    add_errors(&mut errors, scan.take_errors());
+                    // Batches of millions of rows are freed here, before the parts are written.
+                    let freed = tokio::task::spawn_blocking(move || drop((scan, scanning)));
+                    let pushed = self.push(last).await;
+                    let _ = freed.await;
+                    return match pushed {
+                        Ok(()) => self.finish(errors).await,
+                        Err(reason) => disarmed(self.builder.fail(reason)),
+                    };
+                }
+            };
+        }
+    }
+
+    /// Ends the share, with the earliest error of the dataflow if there is one: what has a multiplicity of zero was
+    /// taken back.
+    async fn finish(self, errors: Errors) -> Report {
+        let first = errors.into_iter().find(|(_, diff)| *diff != 0);
+        disarmed(match first {
+            None => self.builder.finish().await,
+            Some(((at, message), _)) => self.builder.poison(DataflowError { at, message }).await,
+        })
+    }
+}
+
+/// How many positions are visited between two looks at whether the rendering stopped.
+const POSITIONS_A_LOOK: usize = 16_384;
+
+/// The next chunk of a scan, in the background and under a permit.
+async fn stepped<B, P>(connection: &Connection, mut scan: Scan<B, P>) -> Result<(Scan<B, P>, Step), String>
+where
+    B: Navigable + Send + 'static,
+    B::Cursor: Cursor<Time = u64> + Send + 'static,
+    <B::Cursor as Cursor>::Diff: Multiplicity,
+    P: Projection<B::Cursor>,
+{
+    let permit = Arc::clone(connection.background().scans()).acquire_owned().await;
+    let permit = permit.map_err(|_| "no scan is permitted any more".to_owned())?;
+    let (stopped, limits) = (connection.clone(), limits_of(connection));
+    let scanned = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        loop {
+            if stopped.is_cancelled() {
+                return Err("the rendering stopped".to_owned());
+            }
+            let mut positions = POSITIONS_A_LOOK;
+            match scan.step(&mut positions, limits) {
+                Ok(Step::Paused) => {}
+                Ok(step) => return Ok((scan, step)),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    });
+    scanned.await.unwrap_or_else(|error| Err(format!("a scan ended unexpectedly: {error}")))
+}

@@ -1,0 +1,6 @@
+//! Sinks in the production wiring: timely workers on threads of their own, a runtime beside them, a real stash.
+//!
+//! Each test ends at rest: the store's listing equals the catalog's references.
+
+mod rendering;
+mod support;

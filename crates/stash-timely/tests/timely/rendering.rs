@@ -1,0 +1,66 @@
+//! One rendering: what goes in comes out, and a dataflow that stops does not complete the chain.
+
+use std::sync::{Arc, Mutex};
+
+use differential_dataflow::input::Input;
+use stash::{Frontier, Launch};
+use stash_timely::{Connected, Connection, SinkConfig, SinkStatus, Stop, stash_sink};
+use timely::Config;
+
+use crate::support::{Updates, World};
+
+fn connect(world: &World, sink: &stash::Sink, workers: u32) -> Connection {
+    let launch = Launch::single("replica", workers).expect("a launch");
+    let opened = Connection::open(sink, launch, &world.background, SinkConfig::default());
+    match world.runtime.block_on(opened).expect("opened") {
+        Connected::Render(connection) => connection,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Counts words by time on several workers; each worker feeds its part.
+#[test]
+fn what_is_fed_on_several_workers_is_in_the_chain_and_a_returning_closure_does_not_complete_it() {
+    let workers = 3;
+    let world = World::files(workers);
+    let sink = world.sink::<(String, i64)>("words");
+    let connection = connect(&world, &sink, 3);
+    let given = connection.clone();
+    timely::execute(Config::process(workers), move |worker| {
+        let index = worker.index();
+        let (mut words, token) = worker.dataflow(|scope| {
+            let (words, collection) = scope.new_collection::<(String, i64), isize>();
+            let (_, errors) = scope.new_collection::<String, isize>();
+            (words, stash_sink(collection, errors, &given).expect("a sink"))
+        });
+        for time in 0..20_u64 {
+            words.advance_to(time);
+            let number = i64::try_from(time).unwrap();
+            words.insert((format!("word {}", time % 5), number + i64::try_from(index).unwrap()));
+            if time % 3 == 0 && time > 0 {
+                words.remove((format!("word {}", (time - 1) % 5), number - 1 + i64::try_from(index).unwrap()));
+            }
+            worker.step();
+        }
+        token.detach();
+    })
+    .expect("executed");
+    world.runtime.block_on(connection.idle());
+    assert_eq!(connection.stop(), Some(&Stop::Ended));
+
+    let mut expected = Updates::new();
+    for time in 0..20_i64 {
+        for index in 0..3 {
+            let at = u64::try_from(time).unwrap();
+            *expected.entry((format!("word {}|{}", time % 5, time + index), at)).or_default() += 1;
+            if time % 3 == 0 && time > 0 {
+                *expected.entry((format!("word {}|{}", (time - 1) % 5, time - 1 + index), at)).or_default() -= 1;
+            }
+        }
+    }
+    let (updates, upper) = world.read(&sink);
+    expected.retain(|(_, time), diff| *diff != 0 && Frontier::at(*time) < upper);
+    assert!(!upper.is_empty(), "the dataflow stopped, the chain is not complete");
+    assert_eq!(updates, expected);
+    world.at_rest(&sink);
+}
