@@ -252,7 +252,9 @@ impl Connection {
         let incarnation = self.shared.incarnation.lock().unwrap_or_else(PoisonError::into_inner);
         match &*incarnation {
             Some(incarnation) => Ok(ask(incarnation)?),
-            None => Err(SinkError::Stopped { sink: self.sink().name().to_string(), incarnation: self.shared.id }),
+            None => {
+                Err(SinkError::Stopped { sink: self.sink().name().to_string(), incarnation: self.shared.id })
+            }
         }
     }
 

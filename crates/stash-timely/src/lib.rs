@@ -1,12 +1,27 @@
 //! Sinks and sources for timely and differential dataflow.
-//!
-//! Under construction: see the modules.
 
 pub mod batch;
+mod connection;
+mod error;
 mod held;
 pub mod hold;
+mod message;
+mod minder;
+mod replica;
 pub mod rows;
 mod scan;
+mod sink;
+mod token;
+mod write;
+
+pub use connection::{Background, Connected, Connection, SinkConfig};
+pub use error::SinkError;
+pub use hold::Hold;
+pub use message::Stop;
+pub use replica::{Outcome, Place, Replica};
+pub use rows::{Row, RowBuilder, RowError};
+pub use sink::{stash_arranged, stash_sink};
+pub use token::{HeldUse, SinkStatus, SinkToken};
 
 /// The version of Arrow that columns are made of, as `stash` has it.
 pub use stash::arrow;

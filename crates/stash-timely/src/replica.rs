@@ -66,7 +66,13 @@ struct Shared {
 impl Replica {
     /// A process of the replica `name`. All processes share the token, which the launcher drew for this start
     /// ([`stash::Stash::draw_launch`]).
-    pub fn new(sink: &Sink, name: &str, token: LaunchToken, place: Place, background: &Background) -> Replica {
+    pub fn new(
+        sink: &Sink,
+        name: &str,
+        token: LaunchToken,
+        place: Place,
+        background: &Background,
+    ) -> Replica {
         Replica::with_config(sink, name, token, place, background, SinkConfig::default())
     }
 

@@ -142,7 +142,8 @@ where
     let errors = errors.map(|error| error.to_string()).inner;
 
     let (inbox, control) = mint(&scope, updates.clone(), errors.clone(), connection, chain);
-    let (token, reports) = write(&scope, updates, errors, control.broadcast(), connection, shares, scans, &state);
+    let (token, reports) =
+        write(&scope, updates, errors, control.broadcast(), connection, shares, scans, &state);
     merge(&scope, reports, connection, inbox);
     Ok(token)
 }
@@ -167,7 +168,8 @@ where
     let mut updates = builder.new_input(updates, Pipeline);
     let mut errors = builder.new_input(errors, Pipeline);
     let (output, control) = builder.new_output();
-    let mut output = OutputBuilder::<_, timely::container::CapacityContainerBuilder<Vec<Control>>>::from(output);
+    let mut output =
+        OutputBuilder::<_, timely::container::CapacityContainerBuilder<Vec<Control>>>::from(output);
 
     let (inbox, minder) = unbounded_channel();
     let (answers, answered) = mpsc::channel();
@@ -235,7 +237,8 @@ where
     let mut errors = builder.new_input(errors, by_message);
     let mut control = builder.new_input(control, Pipeline);
     let (output, reports) = builder.new_output();
-    let mut output = OutputBuilder::<_, timely::container::CapacityContainerBuilder<Vec<Report>>>::from(output);
+    let mut output =
+        OutputBuilder::<_, timely::container::CapacityContainerBuilder<Vec<Report>>>::from(output);
 
     let activator = scope.activator_for(std::rc::Rc::clone(&info.address));
     let again = scope.worker().sync_activator_for(info.address.to_vec());

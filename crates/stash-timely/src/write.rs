@@ -21,7 +21,9 @@ use std::{
 
 use bytes::Bytes;
 use differential_dataflow::trace::{Cursor, Navigable, Span, implementations::spine_fueled::SpineBatch};
-use stash::{DataflowError, Description, Frontier, Minted, OwnedParts, ShareBuilder, ShareMessage, ShareWriter};
+use stash::{
+    DataflowError, Description, Frontier, Minted, OwnedParts, ShareBuilder, ShareMessage, ShareWriter,
+};
 use timely::scheduling::SyncActivator;
 
 use crate::{
@@ -106,7 +108,9 @@ where
         while let Ok(finished) = self.finished.1.try_recv() {
             report(finished);
         }
-        while let Some(minted) = self.waiting.pop_front_if(|minted| self.connection.is_ready(frontier, *minted)) {
+        while let Some(minted) =
+            self.waiting.pop_front_if(|minted| self.connection.is_ready(frontier, *minted))
+        {
             let finishing = self.begin(minted);
             if let Some(finished) = self.poll_once(finishing) {
                 report(finished);
@@ -190,8 +194,7 @@ where
     #[expect(clippy::type_complexity, reason = "a scan and what counts it")]
     fn scan(&self, wanted: Description) -> Result<(Scan<B, S::Projection>, Scanning), String> {
         let as_of = self.connection.as_of();
-        let window =
-            Window { lower: wanted.lower().as_u64(), upper: wanted.upper().as_u64(), as_of };
+        let window = Window { lower: wanted.lower().as_u64(), upper: wanted.upper().as_u64(), as_of };
         // What lies before the as-of is part of the accumulation at it.
         let from = if window.lower <= as_of { 0 } else { window.lower };
         let batches = self.held.overlapping(from, window.upper);
@@ -267,7 +270,8 @@ struct Building {
 impl Building {
     async fn push(&mut self, chunk: Option<Chunk>) -> Result<(), String> {
         let Some(Chunk { columns, times, diffs }) = chunk else { return Ok(()) };
-        let updates = self.connection.sink().updates(columns, times, diffs).map_err(|error| error.to_string())?;
+        let updates =
+            self.connection.sink().updates(columns, times, diffs).map_err(|error| error.to_string())?;
         self.builder.push(updates).await.map_err(|error| error.to_string())
     }
 

@@ -184,7 +184,8 @@ impl Table {
         chain: &mut Chain,
         minted: Minted,
     ) -> anyhow::Result<()> {
-        let range = incarnation.sink().writes(minted).map(|piece| piece.lower().as_u64()..piece.upper().as_u64());
+        let range =
+            incarnation.sink().writes(minted).map(|piece| piece.lower().as_u64()..piece.upper().as_u64());
         let mut shares = JoinSet::new();
         for worker in incarnation.local_workers() {
             let writer = incarnation.worker(worker)?;

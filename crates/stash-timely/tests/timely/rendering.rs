@@ -1,10 +1,8 @@
 //! One rendering: what goes in comes out, and a dataflow that stops does not complete the chain.
 
-use std::sync::{Arc, Mutex};
-
 use differential_dataflow::input::Input;
 use stash::{Frontier, Launch};
-use stash_timely::{Connected, Connection, SinkConfig, SinkStatus, Stop, stash_sink};
+use stash_timely::{Connected, Connection, SinkConfig, Stop, stash_sink};
 use timely::Config;
 
 use crate::support::{Updates, World};
@@ -38,7 +36,8 @@ fn what_is_fed_on_several_workers_is_in_the_chain_and_a_returning_closure_does_n
             let number = i64::try_from(time).unwrap();
             words.insert((format!("word {}", time % 5), number + i64::try_from(index).unwrap()));
             if time % 3 == 0 && time > 0 {
-                words.remove((format!("word {}", (time - 1) % 5), number - 1 + i64::try_from(index).unwrap()));
+                words
+                    .remove((format!("word {}", (time - 1) % 5), number - 1 + i64::try_from(index).unwrap()));
             }
             worker.step();
         }
@@ -54,7 +53,9 @@ fn what_is_fed_on_several_workers_is_in_the_chain_and_a_returning_closure_does_n
             let at = u64::try_from(time).unwrap();
             *expected.entry((format!("word {}|{}", time % 5, time + index), at)).or_default() += 1;
             if time % 3 == 0 && time > 0 {
-                *expected.entry((format!("word {}|{}", (time - 1) % 5, time - 1 + index), at)).or_default() -= 1;
+                *expected
+                    .entry((format!("word {}|{}", (time - 1) % 5, time - 1 + index), at))
+                    .or_default() -= 1;
             }
         }
     }
