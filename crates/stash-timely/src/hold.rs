@@ -39,10 +39,11 @@ impl Hold {
     /// Waits until the hold stands above `frontier`, and says where. At once, if it does already.
     pub async fn above(&self, frontier: Frontier) -> Frontier {
         let mut watched = self.0.subscribe();
-        match watched.wait_for(|held| *held > frontier).await {
-            Ok(held) => *held,
+        let above = watched.wait_for(|held| *held > frontier).await.ok().map(|held| *held);
+        match above {
+            Some(above) => above,
             // The sender is `self`, which outlives this call.
-            Err(_) => std::future::pending().await,
+            None => std::future::pending().await,
         }
     }
 
@@ -82,6 +83,12 @@ mod tests {
         holds[1].raise(Frontier::at(4));
         assert_eq!(Hold::meet(&holds).map(|(meet, _)| meet), Some(Frontier::at(4)));
         assert!(Hold::meet(&[]).is_none());
+    }
+
+    #[test]
+    fn a_wait_can_be_sent_between_threads() {
+        fn is_send<T: Send>(_: T) {}
+        is_send(Hold::new().above(Frontier::MIN));
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ mod replica;
 pub mod rows;
 mod scan;
 mod sink;
+pub mod source;
 mod token;
 mod write;
 
@@ -21,6 +22,7 @@ pub use message::Stop;
 pub use replica::{Outcome, Place, Replica};
 pub use rows::{Row, RowBuilder, RowError};
 pub use sink::{stash_arranged, stash_sink};
+pub use source::{Acknowledge, SourceError, SourceOptions, SourceStatus, SourceToken, Start, stash_source};
 pub use token::{HeldUse, SinkStatus, SinkToken};
 
 /// The version of Arrow that columns are made of, as `stash` has it.

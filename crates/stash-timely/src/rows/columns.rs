@@ -3,6 +3,8 @@
 //! [`columns_row!`](crate::columns_row) writes [`Row`] for a struct; this file has what it is written with, and rows
 //! that need no struct: a [`Column`] by itself, tuples, and `()`.
 
+use std::marker::PhantomData;
+
 use arrow::array::{Array, ArrayBuilder, ArrayRef, RecordBatch};
 use arrow::datatypes::{Field, Schema};
 
@@ -208,15 +210,16 @@ macro_rules! columns_row {
 
 /// Builders of rows without a struct: a tuple of column builders.
 #[derive(Debug)]
-pub struct TupleBuilder<B> {
+pub struct TupleBuilder<R, B> {
     fill: Fill,
     columns: B,
+    row: PhantomData<fn(R)>,
 }
 
 macro_rules! tuple {
     ($count:literal: $($part:ident $index:tt $name:literal),+) => {
         impl<$($part: Column),+> RowBuilder<($($part,)+)>
-            for TupleBuilder<($(<$part::Value as Value>::Builder,)+)>
+            for TupleBuilder<($($part,)+), ($(<$part::Value as Value>::Builder,)+)>
         {
             fn append(&mut self, row: &($($part,)+)) -> Result<(), RowError> {
                 self.fill.admit(0 $(+ row.$index.bytes())+)?;
@@ -239,14 +242,15 @@ macro_rules! tuple {
         }
 
         impl<$($part: Column),+> Row for ($($part,)+) {
-            type Builder = TupleBuilder<($(<$part::Value as Value>::Builder,)+)>;
+            type Builder = TupleBuilder<Self, ($(<$part::Value as Value>::Builder,)+)>;
 
             fn schema() -> Result<Schema, RowError> {
                 Ok(Schema::new(vec![$(column_of::<$part>($name)),+]))
             }
 
             fn builder() -> Result<Self::Builder, RowError> {
-                Ok(TupleBuilder { fill: Fill::default(), columns: ($($part::Value::column_builder(),)+) })
+                let columns = ($($part::Value::column_builder(),)+);
+                Ok(TupleBuilder { fill: Fill::default(), columns, row: PhantomData })
             }
 
             fn read(batch: &RecordBatch) -> Result<Vec<Self>, RowError> {
@@ -268,13 +272,12 @@ tuple!(7: A 0 "c0", B 1 "c1", C 2 "c2", D 3 "c3", E 4 "c4", F 5 "c5", G 6 "c6");
 tuple!(8: A 0 "c0", B 1 "c1", C 2 "c2", D 3 "c3", E 4 "c4", F 5 "c5", G 6 "c6", H 7 "c7");
 
 /// The builder of a row that is one column.
-#[derive(Debug)]
-pub struct ColumnBuilder<B> {
+pub struct ColumnBuilder<C: Column> {
     fill: Fill,
-    column: B,
+    column: <C::Value as Value>::Builder,
 }
 
-impl<C: Column> RowBuilder<C> for ColumnBuilder<<C::Value as Value>::Builder> {
+impl<C: Column> RowBuilder<C> for ColumnBuilder<C> {
     fn append(&mut self, row: &C) -> Result<(), RowError> {
         self.fill.admit(row.bytes())?;
         row.append(&mut self.column);
@@ -296,7 +299,7 @@ impl<C: Column> RowBuilder<C> for ColumnBuilder<<C::Value as Value>::Builder> {
 }
 
 impl<C: Column> Row for C {
-    type Builder = ColumnBuilder<<C::Value as Value>::Builder>;
+    type Builder = ColumnBuilder<C>;
 
     fn schema() -> Result<Schema, RowError> {
         Ok(Schema::new(vec![column_of::<C>("c0")]))
