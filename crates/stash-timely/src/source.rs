@@ -33,10 +33,7 @@ mod uppers;
 
 use differential_dataflow::{AsCollection, Data, VecCollection};
 use stash::SinkId;
-use timely::{
-    container::CapacityContainerBuilder,
-    dataflow::{Scope, operators::generic::source},
-};
+use timely::dataflow::{Scope, operators::generic::source};
 use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::rows::{Row, check_schema, row_schema};
@@ -44,16 +41,15 @@ use crate::rows::{Row, check_schema, row_schema};
 pub use options::{Acknowledge, SourceOptions, Start};
 pub use token::{SourceError, SourceStatus, SourceToken};
 
-use emit::Emitter;
+use emit::{Emitter, Output};
 use read::{Outlet, Reading};
 
-/// The worker of `peers` that reads, mints or merges for a sink: the same on every worker of every process.
-pub fn worker_of(sink: SinkId, peers: usize) -> usize {
-    // Fibonacci hashing of both halves: ids that were drawn one after the other differ in few bits.
+/// The worker of `peers` that reads a sink's chain: the same on every worker of every process, and the one that would
+/// mint for the sink ([`stash::Incarnation::minting_worker`]).
+pub fn reading_worker(sink: SinkId, peers: usize) -> usize {
     let (high, low) = sink.uuid().as_u64_pair();
-    let mixed = (high ^ low.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let peers = u64::try_from(peers.max(1)).unwrap_or(u64::MAX);
-    usize::try_from(mixed % peers).unwrap_or(0)
+    usize::try_from((high ^ low) % peers).unwrap_or(0)
 }
 
 /// The rows of a sink as a collection of this dataflow, and the token that says how far it is.
@@ -100,7 +96,7 @@ pub fn stash_source<'scope, R: Row + Data>(
     name: &str,
     options: SourceOptions,
 ) -> (VecCollection<'scope, u64, R, i64>, SourceToken) {
-    let reader = worker_of(options.sink.id(), scope.peers());
+    let reader = reading_worker(options.sink.id(), scope.peers());
     let (mut token, shared) = SourceToken::new(&options, (reader != scope.index()).then_some(reader));
     let stream = source(scope, name, |mut capability, info| {
         let mut emitter = (reader == scope.index()).then(|| {
@@ -120,11 +116,7 @@ pub fn stash_source<'scope, R: Row + Data>(
             let activator = scope.activator_for(info.address);
             Emitter::<R>::new(receiver, capability, activator, shared, reading, &options)
         });
-        move |output: &mut timely::dataflow::operators::generic::OutputBuilderSession<
-            '_,
-            u64,
-            CapacityContainerBuilder<Vec<(R, u64, i64)>>,
-        >| {
+        move |output: &mut Output<'_, R>| {
             if let Some(emitter) = &mut emitter {
                 emitter.activate(output);
             }

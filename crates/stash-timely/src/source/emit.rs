@@ -23,6 +23,9 @@ use crate::rows::{Row, RowError};
 /// Updates with the time and sign they are given out with.
 pub(super) type Given<R> = Vec<(R, u64, i64)>;
 
+/// Where the operator gives them out.
+pub(super) type Output<'a, R> = OutputBuilderSession<'a, u64, CapacityContainerBuilder<Given<R>>>;
+
 /// A batch, given out up to an offset.
 struct Open {
     updates: Updates,
@@ -68,10 +71,7 @@ impl<R: Row + Data> Emitter<R> {
     }
 
     /// Gives out a portion, and asks to be called again while more is there.
-    pub(super) fn activate(
-        &mut self,
-        output: &mut OutputBuilderSession<'_, u64, CapacityContainerBuilder<Given<R>>>,
-    ) {
+    pub(super) fn activate(&mut self, output: &mut Output<'_, R>) {
         if self.shared.is_over() {
             // Nothing more is given out; the memory goes now, the capability with the dataflow.
             self.open = None;

@@ -61,7 +61,7 @@ proptest! {
             let options = world.options(Start::Snapshot { as_of }).updates_an_activation(NonZeroUsize::new(7).expect("7"));
             let read = run_to_completion(workers, &options);
             let statuses: Vec<_> = read.iter().map(|(_, status)| status.clone()).collect();
-            let reader = worker_of(world.sink.id(), workers);
+            let reader = reading_worker(world.sink.id(), workers);
             for (index, status) in statuses.iter().enumerate() {
                 match status {
                     SourceStatus::Complete => prop_assert_eq!(index, reader),
@@ -400,11 +400,13 @@ fn a_large_batch_comes_in_portions_and_the_worker_turns_between_them() {
 }
 
 #[test]
-fn the_reading_worker_is_one_and_all_are_picked() {
-    let ids = (0..1_000_u128).map(|n| SinkId::from_uuid(uuid::Uuid::from_u128(n << 64 | n)));
-    for peers in 1..9 {
-        let mut picked = vec![0; peers];
-        ids.clone().for_each(|id| picked[worker_of(id, peers)] += 1);
-        assert!(picked.iter().all(|count| *count > 500 / peers), "{picked:?}");
+fn the_reading_worker_is_the_one_that_would_mint() {
+    for _ in 0..3 {
+        let (world, workers) = (World::new(|spec| spec), 7);
+        let launch = stash::Launch::single("another", workers).expect("a launch");
+        let opened = world.runtime.block_on(world.sink.open_incarnation(launch)).expect("it opens");
+        let minting = opened.render().expect("it renders").minting_worker();
+        let reading = reading_worker(world.sink.id(), usize::try_from(workers).expect("it fits"));
+        assert_eq!(u32::try_from(reading).expect("it fits"), minting.0);
     }
 }
