@@ -16,8 +16,8 @@
 //! - **Complete is said.** The capability is dropped when the chain says that it is complete, and never else: not when
 //!   reading failed, the chain is poisoned, the sink dropped, the consumer fenced, the runtime shut down, or the token
 //!   dropped. An empty frontier would tell a sealing sink downstream that its input ended there. So a dataflow whose
-//!   source ended early does not end by itself: who sees it ([`SourceToken::status`]) drops the dataflow, with
-//!   `worker.drop_dataflow` on every worker.
+//!   source ended early does not end by itself: who sees it ([`SourceToken::status`], told on every worker) drops the
+//!   dataflow, with `worker.drop_dataflow`.
 //! - Only what was given out entirely is acknowledged, and no more than what the holds, or the token, allow.
 //!
 //! What this does not do: read one chain by several workers; start anew after an error (drop the dataflow and render it
@@ -31,9 +31,18 @@ mod read;
 mod token;
 mod uppers;
 
+use std::sync::Arc;
+
 use differential_dataflow::{AsCollection, Data, VecCollection};
 use stash::SinkId;
-use timely::dataflow::{Scope, operators::generic::source};
+use timely::dataflow::{
+    Scope,
+    channels::pact::Pipeline,
+    operators::{
+        generic::{Operator, builder_rc::OperatorBuilder},
+        vec::Broadcast,
+    },
+};
 use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::rows::{Row, check_schema, row_schema};
@@ -41,7 +50,7 @@ use crate::rows::{Row, check_schema, row_schema};
 pub use options::{Acknowledge, SourceOptions, Start};
 pub use token::{SourceError, SourceStatus, SourceToken};
 
-use emit::{Emitter, Output};
+use emit::{Emitter, Given, Told};
 use read::{Outlet, Reading};
 
 /// The worker of `peers` that reads a sink's chain: the same on every worker of every process, and the one that would
@@ -55,8 +64,8 @@ pub fn reading_worker(sink: SinkId, peers: usize) -> usize {
 /// The rows of a sink as a collection of this dataflow, and the token that says how far it is.
 ///
 /// Called on every worker, with the same options. Reading begins at once, and goes on until the token or the dataflow is
-/// dropped. What is wrong with the options or the rows' type is told by the token as well, and leaves a collection that
-/// stays empty and open.
+/// dropped; of the tokens that of the reading worker counts. What is wrong with the options or the rows' type is told by
+/// the token as well, and leaves a collection that stays empty and open.
 ///
 /// ```
 /// use stash::{Launch, SinkSpec, Stash, Frontier};
@@ -97,30 +106,45 @@ pub fn stash_source<'scope, R: Row + Data>(
     options: SourceOptions,
 ) -> (VecCollection<'scope, u64, R, i64>, SourceToken) {
     let reader = reading_worker(options.sink.id(), scope.peers());
-    let (mut token, shared) = SourceToken::new(&options, (reader != scope.index()).then_some(reader));
-    let stream = source(scope, name, |mut capability, info| {
-        let mut emitter = (reader == scope.index()).then(|| {
-            let first = options.start.first();
-            capability.downgrade(&first);
-            let path = info.address.to_vec();
-            let waker = scope.worker().sync_activator_for(path);
+    let reads = reader == scope.index();
+    let (mut token, shared) = SourceToken::new(&options, (!reads).then_some(reader));
+    let mut builder = OperatorBuilder::new(name.to_owned(), scope);
+    let address = builder.operator_info().address;
+    let (updates, stream) = builder.new_output();
+    let (ends, told) = builder.new_output();
+    let (mut updates, mut ends) = (Given::<R>::from(updates), Told::from(ends));
+    builder.build(|capabilities| {
+        let mut emitter = reads.then(|| {
             let (sender, receiver) = mpsc::unbounded_channel();
             let mut reading = JoinSet::new();
             match prepare::<R>(&options) {
                 Ok(prepared) => {
-                    let outlet = Outlet::new(sender, waker, options.buffer_bytes);
-                    token.begin(&mut reading, prepared, outlet);
+                    let waker = scope.worker().sync_activator_for(address.to_vec());
+                    token.begin(&mut reading, prepared, Outlet::new(sender, waker, options.buffer_bytes));
                 }
                 Err(error) => shared.fail(error),
             }
-            let activator = scope.activator_for(info.address);
-            Emitter::<R>::new(receiver, capability, activator, shared, reading, &options)
+            let activator = scope.activator_for(address);
+            // An end that came before the first turn is told by it.
+            activator.activate();
+            Emitter::<R>::new(
+                receiver,
+                capabilities,
+                activator,
+                Arc::clone(&shared),
+                reading,
+                &options,
+                reader,
+            )
         });
-        move |output: &mut Output<'_, R>| {
+        move |_frontiers| {
             if let Some(emitter) = &mut emitter {
-                emitter.activate(output);
+                emitter.activate(&mut updates.activate(), &mut ends.activate());
             }
         }
+    });
+    told.broadcast().sink(Pipeline, "StashSourceEnd", move |(input, _)| {
+        input.for_each(|_, ends| ends.drain(..).for_each(|end| shared.told(end)));
     });
     (stream.as_collection(), token)
 }

@@ -21,7 +21,13 @@ pub(super) async fn acknowledge(
     shared: Arc<Shared>,
 ) {
     // Without a consumer there is no session, and nothing to do.
-    let Ok(mut session) = subscription.await else { return };
+    if let Ok(session) = subscription.await {
+        follow(session, holds, &shared).await;
+    }
+    shared.acknowledges_no_more();
+}
+
+async fn follow(mut session: Subscription, holds: Vec<Hold>, shared: &Shared) {
     // What was acknowledged in an earlier session is not said again.
     let mut acknowledged = session.position();
     shared.acknowledged(acknowledged);

@@ -52,9 +52,10 @@ pub enum Acknowledge {
     /// Nothing. A named consumer then holds the chain.
     #[default]
     Never,
-    /// What [`SourceToken::acknowledge`](super::SourceToken::acknowledge) says.
+    /// What [`SourceToken::acknowledge`](super::SourceToken::acknowledge) says, on the worker that reads.
     ByToken,
-    /// Whatever lies below all of these, as they rise: a source that feeds sinks is given theirs. At least one.
+    /// Whatever lies below all of these, as they rise: a source that feeds sinks is given theirs. At least one; those
+    /// given on the worker that reads count.
     Holds(Vec<Hold>),
 }
 
@@ -101,8 +102,8 @@ impl SourceOptions {
         self
     }
 
-    /// How many bytes of batches wait for the worker at most, beside what the reader of the stash holds and the batch
-    /// that is given out. Default: 16 MiB. A batch above it waits alone.
+    /// How many bytes of batches wait for the worker at most, that which is given out included, beside what the reader of
+    /// the stash holds. Default: 16 MiB. A batch above it waits alone.
     #[must_use]
     pub fn buffer_bytes(mut self, bytes: usize) -> SourceOptions {
         self.buffer_bytes = bytes;

@@ -6,9 +6,9 @@ use arrow::array::{AsArray, Int64Array, RecordBatch, UInt64Array};
 use arrow::datatypes::{Int64Type, UInt64Type};
 use stash::{CatalogError, Frontier, RowSchema, Sink, StartAt, Subscription};
 use timely::scheduling::SyncActivator;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::{SourceError, SourceStatus, Start};
+use super::{SourceError, Start, token::Shared};
 use crate::rows::RowError;
 
 /// What the task tells the operator, in chain order.
@@ -16,7 +16,11 @@ pub(super) enum Message {
     /// Updates of the delivery that is read.
     Updates(Updates),
     /// The delivery ended.
-    Delivered(Frontier),
+    Delivered {
+        upper: Frontier,
+        /// There may be many without updates: they count too.
+        _waiting: OwnedSemaphorePermit,
+    },
     /// The chain is complete, or this is why nothing follows.
     End(Result<(), SourceError>),
 }
@@ -125,11 +129,11 @@ pub(super) async fn read(
     reading: Reading,
     subscribed: oneshot::Sender<Subscription>,
     outlet: Outlet,
-    mut status: watch::Receiver<SourceStatus>,
+    shared: Arc<Shared>,
 ) {
     let end = tokio::select! {
         end = reading.follow(subscribed, &outlet) => end,
-        _ = status.wait_for(SourceStatus::is_over) => return,
+        () = shared.over() => return,
         () = outlet.closed() => return,
     };
     let end = match end {
@@ -157,8 +161,8 @@ impl Reading {
                     outlet.send(Message::Updates(self.updates(&batch, waiting)?))?;
                 }
             }
-            drop(outlet.room(0).await?);
-            outlet.send(Message::Delivered(delivery.upper()))?;
+            let (upper, _waiting) = (delivery.upper(), outlet.room(0).await?);
+            outlet.send(Message::Delivered { upper, _waiting })?;
         }
         Ok(())
     }
@@ -201,7 +205,7 @@ impl Reading {
         }
     }
 
-    fn updates(&self, batch: &RecordBatch, waiting: OwnedSemaphorePermit) -> Result<Updates, Halt> {
+    fn updates(&self, batch: &RecordBatch, _waiting: OwnedSemaphorePermit) -> Result<Updates, Halt> {
         let failed = |error: stash::PartError| Halt::Failed(stash::Error::from(error).into());
         let rows = self.schema.restore(batch).map_err(failed)?;
         let at = rows.num_columns();
@@ -213,6 +217,6 @@ impl Reading {
             let count = RowError::OtherCount { wanted: at + 2, found: batch.num_columns() };
             return Err(Halt::Failed(count.into()));
         };
-        Ok(Updates { rows, times: times.clone(), diffs: diffs.clone(), _waiting: waiting })
+        Ok(Updates { rows, times: times.clone(), diffs: diffs.clone(), _waiting })
     }
 }

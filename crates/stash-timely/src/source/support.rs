@@ -276,6 +276,7 @@ pub(super) fn run_to_completion(workers: usize, options: &SourceOptions) -> Vec<
     let guards = timely::execute(timely::Config::process(workers), move |worker| {
         let mut running = Running::start(worker, options.clone());
         running.until_at(worker, Frontier::EMPTY);
+        running.until(worker, |running| running.token().status().is_over());
         assert!(running.probe.done());
         (std::mem::take(&mut running.seen.updates), running.token().status())
     });

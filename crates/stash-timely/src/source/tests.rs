@@ -63,11 +63,8 @@ proptest! {
             let statuses: Vec<_> = read.iter().map(|(_, status)| status.clone()).collect();
             let reader = reading_worker(world.sink.id(), workers);
             for (index, status) in statuses.iter().enumerate() {
-                match status {
-                    SourceStatus::Complete => prop_assert_eq!(index, reader),
-                    SourceStatus::Elsewhere { worker } => prop_assert!(index != reader && *worker == reader),
-                    other => prop_assert!(false, "{:?}", other),
-                }
+                prop_assert!(matches!(status, SourceStatus::Complete), "{:?}", status);
+                prop_assert!(index == reader || read[index].0.is_empty());
             }
             let wanted = sums(feed.updates.iter().cloned().map(|(row, time, diff)| (row, time.max(as_of), diff)));
             prop_assert_eq!(sums(read.into_iter().flat_map(|(updates, _)| updates)), wanted);
@@ -182,6 +179,34 @@ fn a_poisoned_chain_gives_what_lies_before_and_then_its_error() {
 }
 
 #[test]
+fn every_worker_is_told_of_a_failure_and_can_drop_the_dataflow() {
+    let mut world = five(|spec| spec);
+    world.poison(5);
+    let (options, reader) = (world.options(Start::Snapshot { as_of: 0 }), reading_worker(world.sink.id(), 3));
+    let guards = timely::execute(timely::Config::process(3), move |worker| {
+        let mut running = Running::start(worker, options.clone());
+        let (index, before) = (worker.index(), running.token().status());
+        assert_eq!(index != reader, matches!(before, SourceStatus::Elsewhere { worker } if worker == reader));
+        running.until(worker, |running| running.token().status().is_over());
+        let SourceStatus::Failed(error) = running.token().status() else { panic!("{:?}", running.token()) };
+        match &*error {
+            SourceError::Elsewhere { worker, what } => {
+                assert!(
+                    index != reader && *worker == reader && what.contains("is poisoned at time 5"),
+                    "{what}"
+                );
+            }
+            own => assert!(index == reader && matches!(absence(own), Absence::Poisoned { .. }), "{own}"),
+        }
+        assert!(!running.probe.done());
+        running.end(worker).len()
+    });
+    let given = guards.expect("workers").join().into_iter().map(|result| result.expect("a worker"));
+    assert_eq!(given.sum::<usize>(), 5);
+    world.at_rest();
+}
+
+#[test]
 fn a_dropped_sink_is_told_and_leaves_the_collection_open() {
     let world = five(|spec| spec);
     let options = world.options(Start::Snapshot { as_of: 0 });
@@ -267,6 +292,9 @@ fn options_that_do_not_fit_are_told_by_the_token() {
     timely::execute_directly(move |worker| {
         let dataflow = worker.next_dataflow_index();
         let token = worker.dataflow(|scope| stash_source::<(u64, String)>(scope, "wrong", options).1);
+        while !token.status().is_over() {
+            worker.step_or_park(None);
+        }
         let SourceStatus::Failed(error) = token.status() else { panic!("{token:?}") };
         assert!(error.to_string().contains("column \"c0\" of UInt64 where the sink has"), "{error}");
         worker.drop_dataflow(dataflow);
@@ -282,14 +310,14 @@ fn the_token_acknowledges_the_largest_upper_given_out_that_is_allowed() {
         let mut running = Running::start(worker, options);
         running.until_at(worker, at(5));
         running.token().acknowledge(at(4));
-        world.runtime.block_on(running.token().wait_acknowledged(at(3)));
+        assert!(world.runtime.block_on(running.token().wait_acknowledged(at(3))));
         assert_eq!(world.acked("c"), Some(at(3)), "4 cuts a batch in two");
         // What is said early counts for what comes later.
         running.token().acknowledge(at(8));
-        world.runtime.block_on(running.token().wait_acknowledged(at(5)));
+        assert!(world.runtime.block_on(running.token().wait_acknowledged(at(5))));
         world.commit(at(8), &[word("late", 7, 1)]);
         running.until_at(worker, at(8));
-        world.runtime.block_on(running.token().wait_acknowledged(at(8)));
+        assert!(world.runtime.block_on(running.token().wait_acknowledged(at(8))));
         assert_eq!((world.acked("c"), running.token().acknowledged()), (Some(at(8)), at(8)));
         drop(running.token.take());
         running.end(worker);
@@ -299,7 +327,7 @@ fn the_token_acknowledges_the_largest_upper_given_out_that_is_allowed() {
         running.token().acknowledge(Frontier::EMPTY);
         world.commit(at(10), &[word("later", 9, 1)]);
         running.until_at(worker, at(10));
-        world.runtime.block_on(running.token().wait_acknowledged(at(10)));
+        assert!(world.runtime.block_on(running.token().wait_acknowledged(at(10))));
         assert_eq!(running.end(worker), [word("later", 9, 1)]);
         world.at_rest();
     });
@@ -317,14 +345,14 @@ fn holds_bound_what_is_acknowledged_and_the_end_is_acknowledged_after_the_datafl
         running.until_at(worker, at(5));
         assert_eq!(world.acked("c"), Some(at(0)), "the slow one holds everything");
         slow.raise(at(3));
-        world.runtime.block_on(running.token().wait_acknowledged(at(3)));
+        assert!(world.runtime.block_on(running.token().wait_acknowledged(at(3))));
         assert_eq!(world.acked("c"), Some(at(3)));
         world.commit(Frontier::EMPTY, &[word("last", 6, 1)]);
         running.until_at(worker, Frontier::EMPTY);
         assert!(matches!(running.token().status(), SourceStatus::Complete));
         assert_eq!(world.acked("c"), Some(at(3)), "complete is not acknowledged by itself");
         slow.raise(Frontier::EMPTY);
-        world.runtime.block_on(running.token().wait_acknowledged(Frontier::EMPTY));
+        assert!(world.runtime.block_on(running.token().wait_acknowledged(Frontier::EMPTY)));
         assert_eq!(world.acked("c"), Some(Frontier::EMPTY));
         assert_eq!(running.end(worker).len(), 6);
         world.at_rest();
@@ -359,8 +387,7 @@ fn a_fenced_consumer_is_told_at_its_next_acknowledgement_and_completes_nothing()
         let newer =
             world.runtime.block_on(world.sink.subscribe("c", StartAt::Beginning)).expect("a newer session");
         running.token().acknowledge(at(5));
-        let over = world.runtime.block_on(running.token().wait_for(SourceStatus::is_over));
-        assert!(matches!(over, SourceStatus::Failed(_)), "{over:?}");
+        assert!(!world.runtime.block_on(running.token().wait_acknowledged(at(5))), "it will never be");
         let error = running.failure(worker, at(5));
         let SourceError::Stash(Error::Catalog(CatalogError::SessionFenced { consumer, .. })) = &*error else {
             panic!("{error:?}")

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use stash::Frontier;
 use tokio::{runtime::Handle, sync::watch, task::JoinSet};
 
@@ -23,12 +24,27 @@ pub enum SourceError {
     /// The chain's columns are not those of the rows.
     #[error(transparent)]
     Row(#[from] RowError),
+    /// It failed on another worker, the one that reads.
+    #[error("on worker {worker}: {what}")]
+    Elsewhere {
+        /// The worker that reads; its token has the error itself.
+        worker: usize,
+        /// The error there, in words.
+        what: String,
+    },
     /// The task that reads is gone without a word: the runtime was shut down, or it panicked.
     #[error("the task that reads sink {sink} ended early: keep its runtime until the dataflow is dropped")]
     Ended {
         /// The sink's name.
         sink: String,
     },
+}
+
+/// How a source ended, as its worker tells the others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum End {
+    Complete,
+    Failed { worker: usize, what: String },
 }
 
 impl SourceError {
@@ -51,7 +67,7 @@ pub enum SourceStatus {
     Failed(Arc<SourceError>),
     /// The token or the dataflow was dropped.
     Stopped,
-    /// Another worker reads.
+    /// Another worker reads. How that ends is told here as well.
     Elsewhere {
         /// Its index.
         worker: usize,
@@ -59,22 +75,43 @@ pub enum SourceStatus {
 }
 
 impl SourceStatus {
-    /// Whether nothing follows any more on this worker.
+    /// Whether nothing follows any more.
     pub fn is_over(&self) -> bool {
-        !matches!(self, SourceStatus::Running { .. })
+        !matches!(self, SourceStatus::Running { .. } | SourceStatus::Elsewhere { .. })
     }
 }
 
 /// What operator, tasks and token know of one source.
+///
+/// - The first end counts, and operator and tasks heed it at once.
+/// - The token shows it once it was told to all workers: who drops the dataflow then takes nothing from them.
 #[derive(Debug)]
 pub(super) struct Shared {
     status: watch::Sender<SourceStatus>,
-    acknowledged: watch::Sender<Frontier>,
+    end: watch::Sender<Option<SourceStatus>>,
+    acknowledged: watch::Sender<Acknowledged>,
     uppers: Mutex<Uppers>,
     remembers: bool,
 }
 
+/// How far acknowledging is.
+#[derive(Clone, Copy, Debug)]
+struct Acknowledged {
+    upper: Frontier,
+    ended: bool,
+}
+
 impl Shared {
+    fn new(status: SourceStatus, remembers: bool) -> Shared {
+        Shared {
+            status: watch::Sender::new(status),
+            end: watch::Sender::new(None),
+            acknowledged: watch::Sender::new(Acknowledged { upper: Frontier::MIN, ended: false }),
+            uppers: Mutex::default(),
+            remembers,
+        }
+    }
+
     /// Everything below `upper`, a delivery's, was given out.
     pub(super) fn given_out(&self, upper: Frontier) {
         if self.remembers {
@@ -92,13 +129,10 @@ impl Shared {
         self.uppers.lock().unwrap_or_else(PoisonError::into_inner).take(allowed)
     }
 
-    /// The first end is the one that counts.
     fn end(&self, end: SourceStatus) {
-        self.status.send_if_modified(|status| {
-            let first = !status.is_over();
-            if first {
-                *status = end;
-            }
+        self.end.send_if_modified(|known| {
+            let first = known.is_none();
+            known.get_or_insert(end);
             first
         });
     }
@@ -114,18 +148,62 @@ impl Shared {
 
     pub(super) fn stop(&self) {
         self.end(SourceStatus::Stopped);
+        self.show();
+    }
+
+    /// Shows the end by the token, if there is one.
+    fn show(&self) {
+        let Some(end) = self.end.borrow().clone() else { return };
+        self.status.send_if_modified(|status| {
+            let first = !status.is_over();
+            if first {
+                *status = end;
+            }
+            first
+        });
+    }
+
+    /// What all workers are told of the end: nothing where it was only stopped, for that is everybody's own.
+    pub(super) fn to_tell(&self, worker: usize) -> Option<End> {
+        match &*self.end.borrow() {
+            Some(SourceStatus::Complete) => Some(End::Complete),
+            Some(SourceStatus::Failed(error)) => Some(End::Failed { worker, what: error.to_string() }),
+            _ => None,
+        }
+    }
+
+    /// Takes what the worker that reads told all workers, itself included.
+    pub(super) fn told(&self, end: End) {
+        self.end(match end {
+            End::Complete => SourceStatus::Complete,
+            End::Failed { worker, what } => {
+                SourceStatus::Failed(Arc::new(SourceError::Elsewhere { worker, what }))
+            }
+        });
+        self.show();
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.status.borrow().is_over()
+        self.end.borrow().is_some()
     }
 
+    /// Waits for the end.
+    pub(super) async fn over(&self) {
+        let ended = self.end.subscribe().wait_for(Option::is_some).await.is_ok();
+        debug_assert!(ended, "the sender is ours, and outlives this call");
+    }
+
+    /// Changes whenever something was given out.
     pub(super) fn watch(&self) -> watch::Receiver<SourceStatus> {
         self.status.subscribe()
     }
 
     pub(super) fn acknowledged(&self, upper: Frontier) {
-        self.acknowledged.send_replace(upper);
+        self.acknowledged.send_modify(|acknowledged| acknowledged.upper = upper);
+    }
+
+    pub(super) fn acknowledges_no_more(&self) {
+        self.acknowledged.send_modify(|acknowledged| acknowledged.ended = true);
     }
 }
 
@@ -155,12 +233,7 @@ impl SourceToken {
             Some(worker) => SourceStatus::Elsewhere { worker },
             None => SourceStatus::Running { frontier: Frontier::at(options.start.first()) },
         };
-        let shared = Arc::new(Shared {
-            status: watch::Sender::new(status),
-            acknowledged: watch::Sender::new(Frontier::MIN),
-            uppers: Mutex::default(),
-            remembers: !holds.is_empty(),
-        });
+        let shared = Arc::new(Shared::new(status, !holds.is_empty()));
         let (runtime, acknowledging) = (options.runtime.clone(), JoinSet::new());
         (SourceToken { shared: Arc::clone(&shared), said, holds, runtime, acknowledging }, shared)
     }
@@ -169,7 +242,7 @@ impl SourceToken {
     /// token: the last acknowledgement comes after the operator is done.
     pub(super) fn begin(&mut self, reading: &mut JoinSet<()>, prepared: Reading, outlet: Outlet) {
         let (subscribed, subscription) = tokio::sync::oneshot::channel();
-        reading.spawn_on(read(prepared, subscribed, outlet, self.shared.watch()), &self.runtime);
+        reading.spawn_on(read(prepared, subscribed, outlet, Arc::clone(&self.shared)), &self.runtime);
         let (shared, holds) = (Arc::clone(&self.shared), self.holds.clone());
         self.acknowledging.spawn_on(acknowledge(subscription, holds, shared), &self.runtime);
     }
@@ -194,16 +267,18 @@ impl SourceToken {
         self.said.raise(frontier);
     }
 
-    /// Everything below was acknowledged by this source.
+    /// Everything below was acknowledged by this source's consumer, now or in an earlier session.
     pub fn acknowledged(&self) -> Frontier {
-        *self.shared.acknowledged.borrow()
+        self.shared.acknowledged.borrow().upper
     }
 
-    /// Waits until everything below `frontier` was acknowledged by this source.
-    pub async fn wait_acknowledged(&self, frontier: Frontier) {
+    /// Waits until everything below `frontier` was acknowledged; `false` when it will not be, because acknowledging
+    /// ended: there is no consumer, or the status tells why. It ends neither with the dataflow nor with a failure to
+    /// read, since holds may still rise, so this may wait for what is never given out.
+    pub async fn wait_acknowledged(&self, frontier: Frontier) -> bool {
         let mut watched = self.shared.acknowledged.subscribe();
-        let reached = watched.wait_for(|acknowledged| *acknowledged >= frontier).await.is_ok();
-        debug_assert!(reached, "the sender is ours, and outlives this call");
+        let done = watched.wait_for(|known| known.upper >= frontier || known.ended).await;
+        done.is_ok_and(|known| known.upper >= frontier)
     }
 }
 
@@ -217,24 +292,27 @@ impl Drop for SourceToken {
 mod tests {
     use super::*;
 
-    fn shared() -> Shared {
-        Shared {
-            status: watch::Sender::new(SourceStatus::Running { frontier: Frontier::MIN }),
-            acknowledged: watch::Sender::new(Frontier::MIN),
-            uppers: Mutex::default(),
-            remembers: true,
-        }
+    #[test]
+    fn a_token_can_be_sent_and_shared_between_threads() {
+        fn is_send_and_sync<T: Send + Sync>() {}
+        is_send_and_sync::<SourceToken>();
     }
 
     #[test]
-    fn the_first_end_counts() {
-        let shared = shared();
+    fn the_first_end_counts_and_is_shown_once_it_was_told() {
+        let shared = Shared::new(SourceStatus::Running { frontier: Frontier::MIN }, true);
         shared.fail(SourceError::usage("first".to_owned()));
         shared.complete();
-        shared.stop();
         shared.given_out(Frontier::at(3));
+        assert!(shared.is_over());
+        let shown = shared.status.borrow().clone();
         assert!(
-            matches!(&*shared.status.borrow(), SourceStatus::Failed(error) if error.to_string() == "first")
+            matches!(shown, SourceStatus::Running { frontier } if frontier == Frontier::at(3)),
+            "{shown:?}"
         );
+        shared.told(shared.to_tell(0).expect("it failed"));
+        shared.stop();
+        let shown = shared.status.borrow().clone();
+        assert!(matches!(&shown, SourceStatus::Failed(error) if error.to_string() == "first"), "{shown:?}");
     }
 }
