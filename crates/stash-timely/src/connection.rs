@@ -88,6 +88,8 @@ pub enum Connected {
     Complete,
     /// The dataflow is in error for good, until the sink is dropped.
     Poisoned(stash::DataflowError),
+    /// The sink was dropped. Only [`crate::Replica`] says so: opening one gives an error.
+    Dropped,
 }
 
 /// A process's part in one rendering of one sink. Clones share it.

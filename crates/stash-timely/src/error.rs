@@ -45,6 +45,14 @@ pub enum SinkError {
         /// Why the last one stopped.
         reason: String,
     },
+    /// A rendering stopped for a reason that no other rendering mends.
+    #[error("sink {sink} cannot be written: {reason}")]
+    Failed {
+        /// The sink's name.
+        sink: String,
+        /// Why.
+        reason: String,
+    },
     /// The rows cannot be columns.
     #[error(transparent)]
     Row(#[from] RowError),

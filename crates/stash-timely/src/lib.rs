@@ -19,9 +19,9 @@ pub use connection::{Background, Connected, Connection, SinkConfig};
 pub use error::SinkError;
 pub use hold::Hold;
 pub use message::Stop;
-pub use replica::{Outcome, Place, Replica};
+pub use replica::{Outcome, Place, RENDERINGS_MAX, Replica};
 pub use rows::{Row, RowBuilder, RowError};
-pub use sink::{stash_arranged, stash_sink};
+pub use sink::{stash_arranged, stash_sink, stash_sink_with};
 pub use source::{Acknowledge, SourceError, SourceOptions, SourceStatus, SourceToken, Start, stash_source};
 pub use token::{HeldUse, SinkStatus, SinkToken};
 

@@ -192,15 +192,13 @@ impl Minder {
     async fn tell_chain(&mut self) {
         self.hold_asked = Some(Instant::now());
         let upper = self.chain.known_upper();
-        match self.connection.sink().read_hold().await {
-            Ok(hold) => {
-                self.told = (upper, hold);
-                self.worker.send(Control::Chain { upper: upper.as_u64(), hold: hold.as_u64() });
-            }
-            Err(error) => {
-                tracing::debug!(sink = %self.connection.sink().name(), %error, "the read hold is not known yet");
-            }
-        }
+        let hold = self.connection.sink().read_hold().await.unwrap_or_else(|error| {
+            tracing::info!(sink = %self.connection.sink().name(), %error, "the read hold is not known, and stays");
+            self.told.1
+        });
+        self.told = (upper, hold);
+        // Also where nothing is new: with the first word every worker has something to answer with.
+        self.worker.send(Control::Chain { upper: upper.as_u64(), hold: hold.as_u64() });
     }
 }
 

@@ -24,6 +24,7 @@
 //!
 //! What this does not do: choose when a builder is full, and times and diffs; both are the writer's.
 
+mod arrow_rows;
 mod column;
 mod columns;
 mod refusal;
@@ -34,6 +35,7 @@ use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::Schema;
 use stash::RowSchema;
 
+pub use arrow_rows::{ArrowRow, ArrowRowBuilder, ArrowRows};
 pub use column::{Column, Value};
 pub use columns::{Fill, column_name, column_of, columns_of};
 pub use refusal::RowError;
@@ -78,6 +80,36 @@ pub trait RowBuilder<R>: Send + 'static {
     fn finish(&mut self) -> Result<Vec<ArrayRef>, RowError>;
 }
 
+/// Makes columns of rows whose type alone does not say which: engines whose schemas are known at run time have such.
+///
+/// Rows of a [`Row`] type are encoded by [`OfType`], Arrow rows of any schema by [`ArrowRows`].
+pub trait Encode<R>: Clone + Send + 'static {
+    /// What appends rows to columns.
+    type Builder: RowBuilder<R>;
+
+    /// The row columns, in order.
+    fn schema(&self) -> Result<Schema, RowError>;
+
+    /// An empty builder for the columns of [`Encode::schema`].
+    fn builder(&self) -> Result<Self::Builder, RowError>;
+}
+
+/// Encodes rows as their type says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfType;
+
+impl<R: Row> Encode<R> for OfType {
+    type Builder = R::Builder;
+
+    fn schema(&self) -> Result<Schema, RowError> {
+        R::schema()
+    }
+
+    fn builder(&self) -> Result<R::Builder, RowError> {
+        R::builder()
+    }
+}
+
 /// The checked columns of a row type. Refused is what a stash would refuse.
 pub fn row_schema<R: Row>() -> Result<RowSchema, RowError> {
     RowSchema::new(R::schema()?.into()).map_err(RowError::unfit::<R>)
@@ -86,7 +118,12 @@ pub fn row_schema<R: Row>() -> Result<RowSchema, RowError> {
 /// Whether rows of this type are those of a sink with `schema`; dictionaries count as their values. The error names
 /// the first column that differs.
 pub fn check_schema<R: Row>(schema: &RowSchema) -> Result<(), RowError> {
-    let ours = row_schema::<R>()?;
+    check_encoded::<R, _>(&OfType, schema)
+}
+
+/// The same of rows that are encoded in another way than by their type.
+pub fn check_encoded<R, E: Encode<R>>(encode: &E, schema: &RowSchema) -> Result<(), RowError> {
+    let ours = RowSchema::new(encode.schema()?.into()).map_err(RowError::unfit::<R>)?;
     if ours == *schema {
         return Ok(());
     }

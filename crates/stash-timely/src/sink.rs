@@ -18,6 +18,7 @@
 //! - When a token is dropped, or the minder stops, every worker is told once, and lets go.
 
 use std::{
+    borrow::Borrow,
     fmt::Display,
     marker::PhantomData,
     sync::{Arc, atomic::Ordering, mpsc},
@@ -51,7 +52,7 @@ use crate::{
     batch::{KeySpine, Multiplicity},
     message::{Control, Report, ToChain, frontier_of, minted},
     minder::{Minder, ToWorker},
-    rows::{Row, RowBuilder, check_schema},
+    rows::{Encode, OfType, Row, RowBuilder, check_encoded, check_schema},
     scan::{Projection, RowSink},
     token::WorkerState,
     write::{Scans, Writer},
@@ -73,7 +74,24 @@ where
     E: ExchangeData + Display,
     F: Multiplicity + ExchangeData,
 {
-    check_schema::<R>(connection.sink().schema())?;
+    stash_sink_with(collection, errors, OfType, connection)
+}
+
+/// The same for rows whose columns are known at run time only: [`crate::rows::ArrowRows`], say.
+pub fn stash_sink_with<'scope, R, D, E, F, C>(
+    collection: VecCollection<'scope, u64, R, D>,
+    errors: VecCollection<'scope, u64, E, F>,
+    encode: C,
+    connection: &Connection,
+) -> Result<SinkToken, SinkError>
+where
+    R: ExchangeData + Send + Sync,
+    D: Multiplicity + ExchangeData,
+    E: ExchangeData + Display,
+    F: Multiplicity + ExchangeData,
+    C: Encode<R>,
+{
+    check_encoded(&encode, connection.sink().schema())?;
     let keyed = collection.map(|row| (row, ()));
     // SUBTLE: the trace itself is dropped here, and with it what it would keep for readers; the stream's batches go on.
     let stream = arrange_core::<_, _, OrdKeyBatcher<R, u64, D>, KeySpine<R, D>>(
@@ -83,7 +101,7 @@ where
         OrdKeyBatcher::new,
     )
     .stream;
-    render(stream, errors, KeyRows::<R>::default(), connection)
+    render(stream, errors, KeyRows { encode, row: PhantomData::<fn() -> R> }, connection)
 }
 
 /// Puts an arrangement into a stash, through a projection of its keys and values.
@@ -345,20 +363,29 @@ fn meet(frontiers: &[MutableAntichain<u64>]) -> Frontier {
 }
 
 /// Rows that stand in the batches as keys.
-struct KeyRows<R>(PhantomData<fn() -> R>);
-
-impl<R> Default for KeyRows<R> {
-    fn default() -> Self {
-        KeyRows(PhantomData)
-    }
+struct KeyRows<R, E> {
+    encode: E,
+    row: PhantomData<fn() -> R>,
 }
 
 /// A row's builder as a scan sees it.
-pub(crate) struct Rows<R: Row> {
-    builder: R::Builder,
+pub(crate) struct Rows<R, B> {
+    builder: B,
+    row: PhantomData<fn() -> R>,
 }
 
-impl<R: Row> RowSink for Rows<R> {
+impl<R: 'static, B: RowBuilder<R>> Rows<R, B> {
+    fn new<E: Encode<R, Builder = B>>(encode: &E) -> Result<Rows<R, B>, String> {
+        let builder = encode.builder().map_err(|error| error.to_string())?;
+        Ok(Rows { builder, row: PhantomData })
+    }
+
+    fn append(&mut self, row: &R) -> Result<(), String> {
+        self.builder.append(row).map_err(|error| error.to_string())
+    }
+}
+
+impl<R: 'static, B: RowBuilder<R>> RowSink for Rows<R, B> {
     fn bytes(&self) -> usize {
         self.builder.bytes()
     }
@@ -368,30 +395,33 @@ impl<R: Row> RowSink for Rows<R> {
     }
 }
 
-impl<C, R> Scans<C> for KeyRows<R>
+impl<C, R, E> Scans<C> for KeyRows<R, E>
 where
-    R: Row,
+    R: 'static,
+    E: Encode<R>,
     C: Cursor + 'static,
-    for<'a> C::Key<'a>: std::borrow::Borrow<R>,
+    for<'a> C::Key<'a>: Borrow<R>,
 {
-    type Projection = KeyRows<R>;
+    type Projection = KeyRows<R, E>;
 
-    fn scan(&self) -> Result<(KeyRows<R>, Rows<R>), String> {
-        let builder = R::builder().map_err(|error| error.to_string())?;
-        Ok((KeyRows::default(), Rows { builder }))
+    fn scan(&self) -> Result<(KeyRows<R, E>, Rows<R, E::Builder>), String> {
+        let encode = self.encode.clone();
+        let rows = Rows::new(&encode)?;
+        Ok((KeyRows { encode, row: PhantomData }, rows))
     }
 }
 
-impl<C, R> Projection<C> for KeyRows<R>
+impl<C, R, E> Projection<C> for KeyRows<R, E>
 where
-    R: Row,
+    R: 'static,
+    E: Encode<R>,
     C: Cursor + 'static,
-    for<'a> C::Key<'a>: std::borrow::Borrow<R>,
+    for<'a> C::Key<'a>: Borrow<R>,
 {
-    type Rows = Rows<R>;
+    type Rows = Rows<R, E::Builder>;
 
-    fn project(&mut self, key: C::Key<'_>, _: C::Val<'_>, rows: &mut Rows<R>) -> Result<(), String> {
-        rows.builder.append(std::borrow::Borrow::borrow(&key)).map_err(|error| error.to_string())
+    fn project(&mut self, key: C::Key<'_>, _: C::Val<'_>, rows: &mut Self::Rows) -> Result<(), String> {
+        rows.append(key.borrow())
     }
 }
 
@@ -409,9 +439,8 @@ where
 {
     type Projection = Projected<P, R>;
 
-    fn scan(&self) -> Result<(Projected<P, R>, Rows<R>), String> {
-        let builder = R::builder().map_err(|error| error.to_string())?;
-        Ok((Projected { projection: self.projection.clone(), row: PhantomData }, Rows { builder }))
+    fn scan(&self) -> Result<(Projected<P, R>, Rows<R, R::Builder>), String> {
+        Ok((Projected { projection: self.projection.clone(), row: PhantomData }, Rows::new(&OfType)?))
     }
 }
 
@@ -421,10 +450,9 @@ where
     C: Cursor + 'static,
     P: for<'a, 'b> Fn(C::Key<'a>, C::Val<'b>) -> Result<R, String> + Clone + Send + 'static,
 {
-    type Rows = Rows<R>;
+    type Rows = Rows<R, R::Builder>;
 
-    fn project(&mut self, key: C::Key<'_>, val: C::Val<'_>, rows: &mut Rows<R>) -> Result<(), String> {
-        let row = (self.projection)(key, val)?;
-        rows.builder.append(&row).map_err(|error| error.to_string())
+    fn project(&mut self, key: C::Key<'_>, val: C::Val<'_>, rows: &mut Self::Rows) -> Result<(), String> {
+        rows.append(&(self.projection)(key, val)?)
     }
 }

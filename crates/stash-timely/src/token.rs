@@ -91,6 +91,14 @@ impl SinkToken {
         &self.connection
     }
 
+    /// Asks the sink to stop on all workers, as a drop of the token does; [`SinkToken::status`] tells when it has.
+    pub fn stop(&self) {
+        self.worker.dropped.store(true, Ordering::Release);
+        if let Some(activator) = &self.activator {
+            activator.activate();
+        }
+    }
+
     /// Lets the sink write until its dataflow ends, without a token.
     pub fn detach(mut self) {
         self.activator = None;
@@ -99,8 +107,8 @@ impl SinkToken {
 
 impl Drop for SinkToken {
     fn drop(&mut self) {
-        let Some(activator) = &self.activator else { return };
-        self.worker.dropped.store(true, Ordering::Release);
-        activator.activate();
+        if self.activator.is_some() {
+            self.stop();
+        }
     }
 }

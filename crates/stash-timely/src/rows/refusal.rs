@@ -72,6 +72,12 @@ pub enum RowError {
         /// What it can hold.
         max: usize,
     },
+    /// Arrow's row format does not take the columns or the row.
+    #[error("the columns have no row format: {what}")]
+    Format {
+        /// What is refused.
+        what: String,
+    },
     /// Serde wrote or read something that does not fit the columns traced from the type.
     #[error("rows of type {row} do not fit their own columns: {what}")]
     Serde {
