@@ -15,8 +15,9 @@
 //! was scanned is written.
 //!
 //! What it deliberately does not do: nothing here waits, sends or drops much. Big batches and abandoned merges are
-//! given back, so that the caller drops them where it hurts nobody. Memory while a merge is in progress is that of
-//! its inputs and its result. A key is merged in one go: fuel is overspent by what one key holds.
+//! given back ([`Held::spent`], [`Held::reserve`], [`Held::release`]), so that the caller drops them where it hurts
+//! nobody. While a merge is in progress it takes the memory of its inputs and its result. A key is merged in one
+//! go: fuel is overspent by what one key holds.
 
 #![allow(dead_code, reason = "used by the operators")]
 
@@ -26,9 +27,14 @@ use differential_dataflow::trace::Span;
 use differential_dataflow::trace::implementations::spine_fueled::{Merger, SpineBatch};
 use timely::progress::Antichain;
 
+/// Inputs of merges that have fewer updates than this are dropped where they are.
+const SPENT_MIN: usize = 10_000;
+
 /// The batches a worker holds, merged geometrically. See the module.
 pub(crate) struct Held<B: SpineBatch<Time = u64> + Clone> {
     layers: Vec<Layer<B>>,
+    /// Big inputs of merges that the last `work` finished.
+    spent: Vec<B>,
     /// Where the next span begins, or later.
     upper: u64,
     /// Batches that begin below are not merged.
@@ -46,7 +52,14 @@ struct Piece<B> {
 
 enum Layer<B: SpineBatch<Time = u64>> {
     Whole(Piece<B>),
-    Merging { older: Piece<B>, newer: Piece<B>, merger: B::Merger },
+    Merging(Box<Merging<B>>),
+}
+
+/// Two neighbours, and what became of them so far.
+struct Merging<B: SpineBatch<Time = u64>> {
+    older: Piece<B>,
+    newer: Piece<B>,
+    merger: B::Merger,
 }
 
 /// The frontier as a time: u64::MAX where it is empty.
@@ -65,20 +78,29 @@ impl<B: SpineBatch<Time = u64>> Piece<B> {
     }
 }
 
+impl<B: SpineBatch<Time = u64>> Merging<B> {
+    /// Begins a merge that changes no time (H2).
+    fn begin(older: Piece<B>, newer: Piece<B>) -> Self {
+        let minimum = Antichain::from_elem(0);
+        let merger = B::Merger::new(&older.batch, &newer.batch, minimum.borrow());
+        Self { older, newer, merger }
+    }
+}
+
 impl<B: SpineBatch<Time = u64>> Layer<B> {
     fn pieces(&self) -> impl Iterator<Item = &Piece<B>> {
         let (first, second) = match self {
             Self::Whole(piece) => (piece, None),
-            Self::Merging { older, newer, .. } => (older, Some(newer)),
+            Self::Merging(merging) => (&merging.older, Some(&merging.newer)),
         };
         std::iter::once(first).chain(second)
     }
 
-    /// The size class of the merge that is in progress here.
-    fn merging(&self) -> Option<u32> {
+    /// The first time of the layer.
+    fn lower(&self) -> u64 {
         match self {
-            Self::Whole(_) => None,
-            Self::Merging { older, newer, .. } => Some(class(older, newer)),
+            Self::Whole(piece) => piece.lower,
+            Self::Merging(merging) => merging.older.lower,
         }
     }
 }
@@ -91,7 +113,7 @@ fn class<B: SpineBatch>(older: &Piece<B>, newer: &Piece<B>) -> u32 {
 impl<B: SpineBatch<Time = u64> + Clone> Held<B> {
     /// Nothing held, from time 0 on.
     pub(crate) fn new() -> Self {
-        Self { layers: Vec::new(), upper: 0, reserved: 0, released: 0 }
+        Self { layers: Vec::new(), spent: Vec::new(), upper: 0, reserved: 0, released: 0 }
     }
 
     /// Takes the next span of an arrangement's stream.
@@ -113,6 +135,7 @@ impl<B: SpineBatch<Time = u64> + Clone> Held<B> {
     ///
     /// Small merges come first, so that many small batches become few even while two big ones are merging.
     pub(crate) fn work(&mut self, fuel: &mut isize) -> bool {
+        self.spent.clear();
         while let Some(class) = self.lowest_class() {
             if *fuel <= 0 {
                 return true;
@@ -122,62 +145,78 @@ impl<B: SpineBatch<Time = u64> + Clone> Held<B> {
         false
     }
 
+    /// The big inputs of the merges that the last `work` finished, to be dropped where that may take long; what is
+    /// not taken, the next `work` drops.
+    pub(crate) fn spent(&mut self) -> Vec<B> {
+        mem::take(&mut self.spent)
+    }
+
+    /// How many of the oldest layers are reserved, and thus left alone.
+    fn settled(&self) -> usize {
+        let reserved = self.reserved;
+        self.layers.partition_point(|layer| matches!(layer, Layer::Whole(piece) if piece.lower < reserved))
+    }
+
     /// The lowest size class of a merge that is in progress or could begin.
     fn lowest_class(&self) -> Option<u32> {
-        let reserved = self.reserved;
-        let begun = self.layers.iter().filter_map(Layer::merging);
-        let pairs = self.layers.iter().zip(self.layers.iter().skip(1));
-        let could = pairs.filter_map(|pair| match pair {
-            (Layer::Whole(older), Layer::Whole(newer)) => {
-                (reserved <= older.lower && older.outgrown_by(newer)).then(|| class(older, newer))
+        let layers = self.layers.iter().skip(self.settled());
+        let next = layers.clone().skip(1).map(Some).chain([None]);
+        let classes = layers.zip(next).filter_map(|pair| match pair {
+            (Layer::Merging(merging), _) => Some(class(&merging.older, &merging.newer)),
+            (Layer::Whole(older), Some(Layer::Whole(newer))) => {
+                older.outgrown_by(newer).then(|| class(older, newer))
             }
-            _ => None,
+            (Layer::Whole(_), _) => None,
         });
-        begun.chain(could).min()
+        classes.min()
     }
 
     /// Does the merges of one size class from the oldest to the newest, each batch in one of them at most: so that
     /// n equal batches are halved by each pass.
     fn pass(&mut self, of: u32, fuel: &mut isize) {
-        let mut layers = mem::take(&mut self.layers).into_iter().peekable();
+        let mut layers = self.layers.split_off(self.settled()).into_iter().peekable();
         while let Some(layer) = layers.next() {
-            let (older, newer, mut merger) = match layer {
-                Layer::Merging { older, newer, merger } if class(&older, &newer) <= of && *fuel > 0 => {
-                    (older, newer, merger)
-                }
-                Layer::Whole(older) if self.reserved <= older.lower && *fuel > 0 => {
+            if *fuel <= 0 {
+                self.layers.push(layer);
+                continue;
+            }
+            let merging = match layer {
+                Layer::Merging(merging) if class(&merging.older, &merging.newer) <= of => *merging,
+                Layer::Whole(older) => {
                     let begins = |next: &Layer<B>| match next {
                         Layer::Whole(newer) => older.outgrown_by(newer) && class(&older, newer) <= of,
-                        Layer::Merging { .. } => false,
+                        Layer::Merging(_) => false,
                     };
                     match layers.next_if(begins) {
-                        Some(Layer::Whole(newer)) => {
-                            let minimum = Antichain::from_elem(0);
-                            let merger = B::Merger::new(&older.batch, &newer.batch, minimum.borrow());
-                            (older, newer, merger)
-                        }
+                        Some(Layer::Whole(newer)) => Merging::begin(older, newer),
                         other => {
-                            self.layers.push(Layer::Whole(older));
-                            self.layers.extend(other);
+                            self.layers.extend([Layer::Whole(older)].into_iter().chain(other));
                             continue;
                         }
                     }
                 }
-                layer => {
+                layer @ Layer::Merging(_) => {
                     self.layers.push(layer);
                     continue;
                 }
             };
-            merger.work(&older.batch, &newer.batch, fuel);
-            // SUBTLE: a merge is done only where fuel is left. One that ended on its last drop says so next time.
-            if *fuel > 0 {
-                let (lower, upper) = (older.lower, newer.upper);
-                let merged = merger.done().map(|batch| Layer::Whole(Piece { lower, upper, batch }));
-                self.layers.extend(merged);
-            } else {
-                self.layers.push(Layer::Merging { older, newer, merger });
-            }
+            self.merge(merging, fuel);
         }
+    }
+
+    /// Goes on with a merge, and appends what becomes of it.
+    fn merge(&mut self, merging: Merging<B>, fuel: &mut isize) {
+        let Merging { older, newer, mut merger } = merging;
+        merger.work(&older.batch, &newer.batch, fuel);
+        // SUBTLE: a merge is done only where fuel is left. One that ended on its last drop says so next time.
+        if *fuel <= 0 {
+            self.layers.push(Layer::Merging(Box::new(Merging { older, newer, merger })));
+            return;
+        }
+        let (lower, upper) = (older.lower, newer.upper);
+        self.layers.extend(merger.done().map(|batch| Layer::Whole(Piece { lower, upper, batch })));
+        let inputs = [older.batch, newer.batch].into_iter();
+        self.spent.extend(inputs.filter(|batch| batch.len() >= SPENT_MIN));
     }
 
     /// Says that the batches with times below are about to be scanned and released: none of them begins a merge
@@ -189,16 +228,20 @@ impl<B: SpineBatch<Time = u64> + Clone> Held<B> {
     /// description is still merged some day, though each of them reserves.
     pub(crate) fn reserve(&mut self, below: u64) -> Vec<B::Merger> {
         self.reserved = self.reserved.max(below);
+        let begun = self.layers.partition_point(|layer| layer.lower() < below);
+        let after = self.layers.split_off(begun);
         let mut abandoned = Vec::new();
         for layer in mem::take(&mut self.layers) {
             match layer {
-                Layer::Merging { older, newer, merger } if older.upper <= below => {
+                Layer::Merging(merging) if merging.older.upper <= below => {
+                    let Merging { older, newer, merger } = *merging;
                     abandoned.push(merger);
                     self.layers.extend([older, newer].map(Layer::Whole));
                 }
                 layer => self.layers.push(layer),
             }
         }
+        self.layers.extend(after);
         abandoned
     }
 
@@ -216,29 +259,31 @@ impl<B: SpineBatch<Time = u64> + Clone> Held<B> {
     /// is asked for no more below.
     pub(crate) fn release(&mut self, below: u64) -> Vec<B> {
         self.released = self.released.max(below);
+        let begun = self.layers.partition_point(|layer| layer.lower() < below);
+        let after = self.layers.split_off(begun);
         let mut released = Vec::new();
-        let mut keep = |mut piece: Piece<B>| {
-            if piece.upper <= below {
-                released.push(piece.batch);
-                return None;
-            }
-            // SUBTLE: a straddling batch now begins at `below`. Else one that was reserved up to here would count
-            // as reserved for good, and what follows it could never be merged with it.
-            piece.lower = piece.lower.max(below);
-            Some(piece)
-        };
         for layer in mem::take(&mut self.layers) {
-            match layer {
-                Layer::Merging { older, newer, merger } if below < older.upper => {
-                    let older = Piece { lower: older.lower.max(below), ..older };
-                    self.layers.push(Layer::Merging { older, newer, merger });
+            let pieces = match layer {
+                Layer::Merging(mut merging) if below < merging.older.upper => {
+                    merging.older.lower = below;
+                    self.layers.push(Layer::Merging(merging));
+                    continue;
                 }
-                Layer::Merging { older, newer, .. } => {
-                    self.layers.extend([older, newer].into_iter().filter_map(&mut keep).map(Layer::Whole));
+                Layer::Merging(merging) => [Some(merging.older), Some(merging.newer)],
+                Layer::Whole(piece) => [Some(piece), None],
+            };
+            for mut piece in pieces.into_iter().flatten() {
+                if piece.upper <= below {
+                    released.push(piece.batch);
+                } else {
+                    // SUBTLE: a straddling batch now begins at `below`. Else one that was reserved up to here would
+                    // count as reserved for good, and what follows it could never be merged with it.
+                    piece.lower = piece.lower.max(below);
+                    self.layers.push(Layer::Whole(piece));
                 }
-                Layer::Whole(piece) => self.layers.extend(keep(piece).map(Layer::Whole)),
             }
         }
+        self.layers.extend(after);
         released
     }
 

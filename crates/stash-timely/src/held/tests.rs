@@ -196,7 +196,10 @@ fn small_batches_become_few_while_two_big_ones_are_merging() {
         insert(&mut held, time, time + 1, vec![(0, time, 1)]);
     }
     held.work(&mut 2_000);
-    assert!(held.layers.iter().any(|layer| layer.merging().is_some()), "the big ones are still at it");
+    assert!(
+        held.layers.iter().any(|layer| matches!(layer, Layer::Merging(_))),
+        "the big ones are still at it"
+    );
     assert!(held.batches() < 10, "{} batches", held.batches());
 }
 
@@ -300,4 +303,25 @@ fn a_span_that_was_released_before_it_came_is_not_held() {
     assert_eq!(held.batches(), 0);
     insert(&mut held, 5, 6, vec![(1, 5, 1)]);
     assert_eq!(held.batches(), 1);
+}
+
+#[test]
+fn the_inputs_of_big_merges_are_given_back_once() {
+    let mut held = Held::new();
+    let big = SPENT_MIN as u64;
+    for time in 0..2 {
+        insert(&mut held, time, time + 1, (0..big).map(|key| (key, time, 1)).collect());
+    }
+    for time in 2..4 {
+        insert(&mut held, time, time + 1, vec![(0, time, 1)]);
+    }
+    work_off(&mut held);
+    let lengths = |spent: Vec<Batch>| spent.iter().map(|batch| batch.len()).collect::<Vec<_>>();
+    assert_eq!(lengths(held.spent()), [SPENT_MIN; 2]);
+    assert!(held.spent().is_empty());
+
+    insert(&mut held, 4, 5, (0..big).map(|key| (key, 4, 1)).collect());
+    work_off(&mut held);
+    work_off(&mut held);
+    assert!(held.spent().is_empty(), "what nobody takes does not pile up");
 }

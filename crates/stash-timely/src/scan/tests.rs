@@ -7,8 +7,9 @@ use proptest::prelude::*;
 
 use super::errors::{ERROR_BYTES_MAX, ERRORS_MAX};
 use super::*;
-use crate::batch::testing::{Update, key_batch, val_batch};
+use crate::batch::testing::{Update, key_batch, span, val_batch};
 use crate::batch::{KeyBatch, ValBatch};
+use crate::held::Held;
 
 /// Two columns of numbers.
 #[derive(Default)]
@@ -175,6 +176,46 @@ proptest! {
         let batch = |updates: Vec<Update>| key_batch(updates.iter().map(|u| (u.0.0, u.1, u.2)).collect());
         let scan = Scan::new(cut(&keys, &cuts, batch), window, KeyRows, Pairs::default());
         prop_assert_eq!(run(scan, &fuel, limits), oracle(&keys, window));
+    }
+}
+
+proptest! {
+    /// Held and scanned as a worker does it: one description after another, merging in between.
+    #[test]
+    fn oracle_descriptions_written_one_by_one_hold_every_update_once(
+        updates in updates(),
+        spans in prop::collection::btree_set(1..20u64, 0..10),
+        descriptions in prop::collection::btree_set(1..22u64, 1..8),
+        fuel in prop::collection::vec(0..40isize, 1..6),
+    ) {
+        let (mut held, mut fuel) = (Held::new(), fuel.into_iter().cycle());
+        let mut turn = |held: &mut Held<_>| held.work(&mut fuel.next().unwrap_or(0));
+        let mut spans = spans.into_iter().chain([20, u64::MAX]).peekable();
+        let (mut at, mut written) = (0, Vec::new());
+        let mut bounds = descriptions.into_iter().chain([u64::MAX]).peekable();
+        let as_of = bounds.peek().map_or(0, |first| first - 1);
+        let mut lower = as_of;
+        for upper in bounds {
+            // Spans come until the frontier has reached the description's upper.
+            while at < upper && let Some(next) = spans.next() {
+                let within = |time: u64| at <= time && time < next;
+                let batch = val_batch(updates.iter().copied().filter(|update| within(update.1)).collect());
+                held.insert(span(at, next, batch));
+                at = next;
+                turn(&mut held);
+            }
+            held.reserve(upper);
+            turn(&mut held);
+            let batches = held.overlapping(if lower == as_of { 0 } else { lower }, upper);
+            turn(&mut held);
+            let scan = Scan::new(batches, Window { lower, upper, as_of }, Rows, Pairs::default());
+            written.extend(run(scan, &[3], ONE_CHUNK).0);
+            held.release(upper);
+            lower = upper;
+        }
+        written.sort_unstable();
+        prop_assert_eq!(written, oracle(&updates, Window { lower: 0, upper: u64::MAX, as_of }).0);
+        prop_assert_eq!(held.batches(), 0);
     }
 }
 
@@ -345,4 +386,14 @@ fn measure_a_scan_of_a_million_positions() {
             println!("{batches:>3} batches, {name} ({rows} rows): {each:.1} ns a position");
         }
     }
+}
+
+#[test]
+fn without_a_bound_not_even_the_last_u64_is_left_out() {
+    let updates = vec![((1, 1), u64::MAX, 1)];
+    assert_eq!(
+        run(scan_of(updates.clone(), ALL), &[1], ONE_CHUNK).0,
+        updates,
+        "whoever takes it refuses it by name"
+    );
 }
