@@ -325,3 +325,15 @@ fn the_inputs_of_big_merges_are_given_back_once() {
     work_off(&mut held);
     assert!(held.spent().is_empty(), "what nobody takes does not pile up");
 }
+
+#[test]
+fn only_batches_that_may_hold_such_times_are_given_oldest_first() {
+    let held = held_of(0..8);
+    let times = |lower, upper| -> Vec<_> {
+        let batches = held.overlapping(lower, upper);
+        batches.iter().flat_map(|batch| within(std::slice::from_ref(batch), 0, 9).into_keys()).collect()
+    };
+    assert_eq!(times(3, 5), [(3, 3), (4, 4)]);
+    assert_eq!(times(3, 3), []);
+    assert_eq!(times(8, u64::MAX), []);
+}
