@@ -19,8 +19,6 @@
 //! nobody. While a merge is in progress it takes the memory of its inputs and its result. A key is merged in one
 //! go: fuel is overspent by what one key holds.
 
-#![allow(dead_code, reason = "used by the operators")]
-
 use std::mem;
 
 use differential_dataflow::trace::Span;
@@ -147,6 +145,7 @@ impl<B: SpineBatch<Time = u64> + Clone> Held<B> {
 
     /// The big inputs of the merges that the last `work` finished, to be dropped where that may take long; what is
     /// not taken, the next `work` drops.
+    #[allow(dead_code, reason = "for the write operator, beside what it releases")]
     pub(crate) fn spent(&mut self) -> Vec<B> {
         mem::take(&mut self.spent)
     }

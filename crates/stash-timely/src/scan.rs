@@ -14,8 +14,6 @@
 //!
 //! It deliberately knows neither descriptions nor shares, and decides nothing: a peek is the same scan.
 
-#![allow(dead_code, reason = "used by the operators")]
-
 use std::collections::BTreeMap;
 use std::mem;
 
