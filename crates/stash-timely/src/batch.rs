@@ -1,7 +1,7 @@
 //! Arrangement batches that can be sent between threads.
 //!
-//! Differential's own spines count references to their batches with `Rc`: a batch can never leave its worker, nor
-//! can a cursor over it. [`ArcBatch`] counts atomically and is otherwise the batch it holds: the spine merges it, a
+//! Differential's own spines count references to their batches with `Rc`: a batch can never leave its worker,
+//! nor can a cursor over it. [`ArcBatch`] counts atomically and is otherwise the batch it holds: the spine merges it, a
 //! cursor walks it. So a scan of what a worker holds can move to another thread, while the worker keeps turning.
 //!
 //! - [`KeySpine`] and [`ValSpine`] are differential's spines over such batches; [`arrange_keys`] and

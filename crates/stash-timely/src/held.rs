@@ -8,15 +8,16 @@
 //!   after it: logarithmically many batches, and each update was merged logarithmically often.
 //! - H4 *Once*: whatever is merging, each update stands in exactly one of the batches that [`Held::overlapping`]
 //!   gives: a merge in progress is its two inputs.
-//! - H5 *Apart*: after [`Held::reserve`] no batch that begins below is merged; so what can be released then, will be.
+//! - H5 *Apart*: after [`Held::reserve`] no batch that begins below begins a merge, and none with a batch that
+//!   ends below goes on; so what can be released then, will be.
 //!
 //! The order of calls is `insert` and `work` as spans come; `reserve` once a description is about to be scanned,
 //! and no earlier, since what is reserved stays as many batches as it is; `overlapping`; and `release` when what
 //! was scanned is written.
 //!
 //! What it deliberately does not do: nothing here waits, sends or drops much. Big batches and abandoned merges are
-//! given back ([`Held::spent`], [`Held::reserve`], [`Held::release`]), so that the caller drops them where it hurts
-//! nobody. While a merge is in progress it takes the memory of its inputs and its result. A key is merged in one
+//! given back ([`Held::spent`], [`Held::reserve`], [`Held::release`]), so that the caller drops them where it
+//! hurts nobody. While a merge is in progress it takes the memory of its inputs and its result. A key is merged in one
 //! go: fuel is overspent by what one key holds.
 
 use std::mem;
@@ -275,8 +276,8 @@ impl<B: SpineBatch<Time = u64> + Clone> Held<B> {
                 if piece.upper <= below {
                     released.push(piece.batch);
                 } else {
-                    // SUBTLE: a straddling batch now begins at `below`. Else one that was reserved up to here would
-                    // count as reserved for good, and what follows it could never be merged with it.
+                    // SUBTLE: a straddling batch now begins at `below`. Else one that was reserved up to here
+                    // would count as reserved for good, and what follows it could never be merged with it.
                     piece.lower = piece.lower.max(below);
                     self.layers.push(Layer::Whole(piece));
                 }
