@@ -220,3 +220,68 @@ impl Reading {
         Ok(Updates { rows, times: times.clone(), diffs: diffs.clone(), _waiting })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::{Pin, pin};
+
+    use timely::scheduling::activate::Activations;
+
+    use super::*;
+
+    fn outlet(bytes: usize) -> (Outlet, mpsc::UnboundedReceiver<Message>, Activations) {
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let activations = Activations::new(None);
+        let waker = SyncActivator::new(vec![0], activations.sync());
+        (Outlet::new(sender, waker, bytes), inbox, activations)
+    }
+
+    async fn waits(room: Pin<&mut impl Future>) -> bool {
+        tokio::select! {
+            biased;
+            _ = room => false,
+            () = std::future::ready(()) => true,
+        }
+    }
+
+    fn active(activations: &mut Activations) -> bool {
+        activations.advance();
+        let found = std::cell::Cell::new(false);
+        activations.map_active(|_| found.set(true));
+        found.get()
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_bounded_in_bytes_and_a_larger_batch_waits_alone() {
+        let (outlet, _inbox, _activations) = outlet(4 * UNIT);
+        let Ok(first) = outlet.room(3 * UNIT).await else { panic!("there is room") };
+        let mut second = pin!(outlet.room(UNIT + 1));
+        assert!(waits(second.as_mut()).await);
+        drop(first);
+        assert!(!waits(second.as_mut()).await);
+        let Ok(small) = outlet.room(0).await else { panic!("there is room") };
+        let mut large = pin!(outlet.room(usize::MAX));
+        assert!(waits(large.as_mut()).await, "as long as anything else does");
+        drop(small);
+        assert!(!waits(large.as_mut()).await);
+    }
+
+    #[test]
+    fn the_worker_is_woken_by_each_message_and_by_an_end_without_one() {
+        let (outlet, mut inbox, mut activations) = outlet(1);
+        assert!(!active(&mut activations));
+        assert!(outlet.send(Message::End(Ok(()))).is_ok());
+        assert!(active(&mut activations) && inbox.try_recv().is_ok());
+        assert!(!active(&mut activations));
+        drop(outlet);
+        assert!(active(&mut activations));
+        assert!(matches!(inbox.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
+    }
+
+    #[test]
+    fn who_sends_is_told_that_nobody_listens() {
+        let (outlet, inbox, _activations) = outlet(1);
+        drop(inbox);
+        assert!(outlet.send(Message::End(Ok(()))).is_err());
+    }
+}

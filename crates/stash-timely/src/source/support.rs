@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use arrow::{compute::cast, datatypes::Schema};
 use stash::{
     Chain, Clock, DataflowError, Frontier, Incarnation, Launch, OpenOptions, ShareWriter, Sink, SinkSpec,
     Stash, SystemIds, Timestamp,
@@ -60,10 +61,15 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(spec: impl FnOnce(SinkSpec) -> SinkSpec) -> World {
+        World::of(String::schema().expect("a column"), spec)
+    }
+
+    /// A sink with one column of texts, declared as it likes.
+    pub(super) fn of(schema: Schema, spec: impl FnOnce(SinkSpec) -> SinkSpec) -> World {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let clock = Arc::new(StandingClock(AtomicU64::new(1_000)));
-        let spec = spec(SinkSpec::new("words", String::schema().expect("a column")).expect("a spec"));
+        let spec = spec(SinkSpec::new("words", schema).expect("a spec"));
         let (sink, incarnation) = runtime
             .block_on(async {
                 let opening =
@@ -94,7 +100,9 @@ impl World {
                     diffs.push(*diff);
                 }
                 let some = builder.len() > 0;
-                let columns = builder.finish().expect("a column");
+                let columns = builder.finish().expect("a column").into_iter();
+                let declared = sink.schema().declared_schema().field(0).data_type();
+                let columns = columns.map(|column| cast(&column, declared).expect("it casts")).collect();
                 let batch = sink.updates(columns, times, diffs)?;
                 chain.report(writer.write(minted, some.then_some(batch)).await?).await?;
             }

@@ -1,7 +1,11 @@
 //! Sources over chains in memory, read by real workers.
 
-use std::num::NonZeroUsize;
+use std::{
+    num::NonZeroUsize,
+    time::{Duration, Instant},
+};
 
+use arrow::datatypes::{DataType, Field, Schema};
 use proptest::prelude::*;
 use stash::{Absence, CatalogError, Error, Frontier, StartAt};
 
@@ -104,6 +108,18 @@ fn the_frontier_goes_from_upper_to_upper_and_begins_at_the_as_of() {
         assert_eq!(sums(running.end(worker)), sums(wanted));
         world.at_rest();
     });
+}
+
+#[test]
+fn a_sink_that_was_declared_with_a_dictionary_is_read_as_its_values() {
+    let dictionary = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
+    let schema = Schema::new(vec![Field::new("c0", dictionary, false)]);
+    let mut world = World::of(schema, |spec| spec.up_to(2));
+    let words = [word("a", 0, 1), word("b", 0, 2), word("a", 1, -1)];
+    world.commit(Frontier::EMPTY, &words);
+    let mut read = run_to_completion(1, &world.options(Start::Snapshot { as_of: 0 }));
+    assert_eq!(sums(read.remove(0).0), sums(words));
+    world.at_rest();
 }
 
 #[test]
@@ -436,4 +452,36 @@ fn the_reading_worker_is_the_one_that_would_mint() {
         let reading = reading_worker(world.sink.id(), usize::try_from(workers).expect("it fits"));
         assert_eq!(u32::try_from(reading).expect("it fits"), minting.0);
     }
+}
+
+/// `cargo test -p stash-timely --release -- --ignored --nocapture throughput_of_a_source`
+#[test]
+#[ignore = "measures; prints nanoseconds an update"]
+fn throughput_of_a_source() {
+    const UPDATES: u32 = 1_000_000;
+    let mut world = World::new(|spec| spec);
+    let words: Vec<Update> = (0..UPDATES).map(|n| word(&format!("word {n:07}"), 0, 1)).collect();
+    world.commit(at(1), &words);
+    drop(words);
+    let options = world.options(Start::Snapshot { as_of: 0 });
+    let (seconds, steps, longest) = timely::execute_directly(move |worker| {
+        let start = Instant::now();
+        let (token, probe) = worker.dataflow(|scope| {
+            let (collection, token) = stash_source::<String>(scope, "words", options);
+            (token, collection.probe().0)
+        });
+        let (mut steps, mut longest) = (0_u32, Duration::ZERO);
+        while probe.less_than(&1) {
+            let turn = Instant::now();
+            worker.step();
+            (steps, longest) = (steps + 1, longest.max(turn.elapsed()));
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        drop(token);
+        worker.drop_dataflow(0);
+        (seconds, steps, longest)
+    });
+    let nanos = seconds * 1e9 / f64::from(UPDATES);
+    println!("{nanos:.0} ns an update, {steps} steps, the longest {longest:?}");
+    world.at_rest();
 }
