@@ -350,6 +350,31 @@ fn the_token_acknowledges_the_largest_upper_given_out_that_is_allowed() {
 }
 
 #[test]
+fn a_consumer_that_begins_anew_is_not_told_what_it_acknowledged_before() {
+    let mut world = five(|spec| spec);
+    // Another one still holds the beginning.
+    world.released(at(0));
+    let mut earlier = world.runtime.block_on(world.sink.subscribe("c", StartAt::Beginning)).expect("a session");
+    world.runtime.block_on(earlier.acknowledge(at(3))).expect("it is acknowledged");
+    drop(earlier);
+    let options = world.options(Start::Snapshot { as_of: 0 }).consumer("c", Acknowledge::ByToken);
+    timely::execute_directly(move |worker| {
+        let mut running = Running::start(worker, options);
+        // All that is given out is acknowledged one by one: 1 and 3 would be refused.
+        running.token().acknowledge(at(1));
+        running.until_at(worker, at(5));
+        assert!(world.runtime.block_on(running.token().wait_acknowledged(at(3))), "that is known from before");
+        running.token().acknowledge(at(5));
+        assert!(world.runtime.block_on(running.token().wait_acknowledged(at(5))), "{:?}", running.token().status());
+        world.commit(at(6), &[]);
+        running.until_at(worker, at(6));
+        assert!(matches!(running.token().status(), SourceStatus::Running { .. }));
+        assert_eq!((running.end(worker).len(), world.acked("c")), (5, Some(at(5))));
+        world.at_rest();
+    });
+}
+
+#[test]
 fn holds_bound_what_is_acknowledged_and_the_end_is_acknowledged_after_the_dataflow() {
     let mut world = five(|spec| spec.up_to(7));
     let (slow, fast) = (Hold::new(), Hold::new());
