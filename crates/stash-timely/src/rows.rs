@@ -17,9 +17,11 @@
 //!
 //! Invariants:
 //! - The columns of a type are the same in every process: they depend on the type alone.
-//! - A roundtrip gives back equal rows, in order; where the fields' order is that of the columns, `derive(Ord)` orders
-//!   rows as the stash does (columns left to right, nothing before something).
-//! - A row that does not fit is refused before any of its columns was appended to: a builder is never ragged.
+//! - A roundtrip gives back equal rows, in order. Where the fields' order is that of the columns, `derive(Ord)` orders
+//!   rows as the stash does (columns left to right, nothing before something); not so enums through serde, which are
+//!   ordered by their names.
+//! - A builder is never ragged: a row that does not fit is refused before any of its columns was appended to. Where serde
+//!   writes something else than it reads of the type, the builder ends instead.
 //! - An estimate of bytes is never more than a few bytes a column and row off, and costs no pass over the columns.
 //!
 //! What this does not do: choose when a builder is full, and times and diffs; both are the writer's.

@@ -354,7 +354,8 @@ fn a_consumer_that_begins_anew_is_not_told_what_it_acknowledged_before() {
     let mut world = five(|spec| spec);
     // Another one still holds the beginning.
     world.released(at(0));
-    let mut earlier = world.runtime.block_on(world.sink.subscribe("c", StartAt::Beginning)).expect("a session");
+    let mut earlier =
+        world.runtime.block_on(world.sink.subscribe("c", StartAt::Beginning)).expect("a session");
     world.runtime.block_on(earlier.acknowledge(at(3))).expect("it is acknowledged");
     drop(earlier);
     let options = world.options(Start::Snapshot { as_of: 0 }).consumer("c", Acknowledge::ByToken);
@@ -363,9 +364,16 @@ fn a_consumer_that_begins_anew_is_not_told_what_it_acknowledged_before() {
         // All that is given out is acknowledged one by one: 1 and 3 would be refused.
         running.token().acknowledge(at(1));
         running.until_at(worker, at(5));
-        assert!(world.runtime.block_on(running.token().wait_acknowledged(at(3))), "that is known from before");
+        assert!(
+            world.runtime.block_on(running.token().wait_acknowledged(at(3))),
+            "that is known from before"
+        );
         running.token().acknowledge(at(5));
-        assert!(world.runtime.block_on(running.token().wait_acknowledged(at(5))), "{:?}", running.token().status());
+        assert!(
+            world.runtime.block_on(running.token().wait_acknowledged(at(5))),
+            "{:?}",
+            running.token().status()
+        );
         world.commit(at(6), &[]);
         running.until_at(worker, at(6));
         assert!(matches!(running.token().status(), SourceStatus::Running { .. }));
