@@ -1,8 +1,8 @@
 //! Holds: how far everything that was made of an input is safe elsewhere.
 //!
-//! A hold is raised by whoever keeps what was computed: a sink's token, once what lies below is accepted. It is asked
-//! by whoever would let go of the input: a source acknowledges only up to the meet of its holds, and a caller compacts
-//! traces no further. Clones are the same hold.
+//! A hold is raised by whoever keeps what was computed: a sink's token, once what lies below is accepted. It is
+//! asked by whoever would let go of the input: a source acknowledges only up to the meet of its holds, and a
+//! caller compacts traces no further. Clones are the same hold.
 //!
 //! - A hold only rises.
 //! - A new one stands at [`Frontier::MIN`] and lets go of nothing.
@@ -27,7 +27,8 @@ impl Hold {
         *self.0.borrow()
     }
 
-    /// Lets go of everything below `frontier`, and says whether that was more than before. A lower one changes nothing.
+    /// Lets go of everything below `frontier`, and says whether that was more than before. A lower one changes
+    /// nothing.
     pub fn raise(&self, frontier: Frontier) -> bool {
         self.0.send_if_modified(|held| {
             let rises = *held < frontier;
@@ -47,7 +48,8 @@ impl Hold {
         }
     }
 
-    /// Where the lowest of some holds stands, with that one: only when it rises the meet can. `None` without holds.
+    /// Where the lowest of some holds stands, with that one: only when it rises the meet can. `None` without
+    /// holds.
     pub fn meet(holds: &[Hold]) -> Option<(Frontier, &Hold)> {
         holds.iter().map(|hold| (hold.frontier(), hold)).min_by_key(|(frontier, _)| *frontier)
     }

@@ -1,27 +1,27 @@
 //! Rows of a collection and columns of a stash: how the one becomes the other, and back.
 //!
 //! A collection holds values of a Rust type; a stash holds Arrow columns. [`Row`] ties a type to its columns: a
-//! schema that [`stash::RowSchema`] accepts, a [`RowBuilder`] that appends rows one by one, and the way back from a
-//! batch. There are two ways to have it:
+//! schema that [`stash::RowSchema`] accepts, a [`RowBuilder`] that appends rows one by one, and the way back
+//! from a batch. There are two ways to have it:
 //!
-//! - [`columns_row!`](crate::columns_row) writes builders for a struct with named fields, one typed Arrow builder a
-//!   field. This is the fast way, and the usual one. A field is anything that is a [`Column`]: integers, `bool`,
-//!   `String`, `Vec<u8>`, byte arrays, options of these, and what [`newtype_column!`](crate::newtype_column) or a
-//!   [`Value`] of the user's adds. Such values and tuples of up to eight are rows themselves, with the columns `c0`,
-//!   `c1`, …; `()` is a row without columns.
-//! - [`serde_row!`](crate::serde_row) takes any type that serde can write and read as a struct, nested structs, lists
-//!   and options included, at several times the cost for a row. What it refuses is listed there.
+//! - [`columns_row!`](crate::columns_row) writes builders for a struct with named fields, one typed Arrow
+//!   builder a field. This is the fast way, and the usual one. A field is anything that is a [`Column`]:
+//!   integers, `bool`, `String`, `Vec<u8>`, byte arrays, options of these, and what
+//!   [`newtype_column!`](crate::newtype_column) or a [`Value`] of the user's adds. Such values and tuples of up
+//!   to eight are rows themselves, with the columns `c0`, `c1`, …; `()` is a row without columns.
+//! - [`serde_row!`](crate::serde_row) takes any type that serde can write and read as a struct, nested structs,
+//!   lists and options included, at several times the cost for a row. What it refuses is listed there.
 //!
-//! Both agree on the same struct of integers, `bool`, `String` and options, so a chain that was written the one way is
-//! read the other.
+//! Both agree on the same struct of integers, `bool`, `String` and options, so a chain that was written the one
+//! way is read the other.
 //!
 //! Invariants:
 //! - The columns of a type are the same in every process: they depend on the type alone.
-//! - A roundtrip gives back equal rows, in order. Where the fields' order is that of the columns, `derive(Ord)` orders
-//!   rows as the stash does (columns left to right, nothing before something); not so enums through serde, which are
-//!   ordered by their names.
-//! - A builder is never ragged: a row that does not fit is refused before any of its columns was appended to. Where serde
-//!   writes something else than it reads of the type, the builder ends instead.
+//! - A roundtrip gives back equal rows, in order. Where the fields' order is that of the columns, `derive(Ord)`
+//!   orders rows as the stash does (columns left to right, nothing before something); not so enums through
+//!   serde, which are ordered by their names.
+//! - A builder is never ragged: a row that does not fit is refused before any of its columns was appended to.
+//!   Where serde writes something else than it reads of the type, the builder ends instead.
 //! - An estimate of bytes is never more than a few bytes a column and row off, and costs no pass over the columns.
 //!
 //! What this does not do: choose when a builder is full, and times and diffs; both are the writer's.
@@ -57,8 +57,8 @@ pub trait Row: Sized + 'static {
     /// An empty builder for the columns of [`Row::schema`].
     fn builder() -> Result<Self::Builder, RowError>;
 
-    /// The rows of a batch of exactly the columns of [`Row::schema`], in order. A slice of a batch is read without the
-    /// rest of it.
+    /// The rows of a batch of exactly the columns of [`Row::schema`], in order. A slice of a batch is read
+    /// without the rest of it.
     fn read(batch: &RecordBatch) -> Result<Vec<Self>, RowError>;
 }
 
@@ -82,7 +82,8 @@ pub trait RowBuilder<R>: Send + 'static {
     fn finish(&mut self) -> Result<Vec<ArrayRef>, RowError>;
 }
 
-/// Makes columns of rows whose type alone does not say which: engines whose schemas are known at run time have such.
+/// Makes columns of rows whose type alone does not say which: engines whose schemas are known at run time have
+/// such.
 ///
 /// Rows of a [`Row`] type are encoded by [`OfType`], Arrow rows of any schema by [`ArrowRows`].
 pub trait Encode<R>: Clone + Send + 'static {
@@ -117,8 +118,8 @@ pub fn row_schema<R: Row>() -> Result<RowSchema, RowError> {
     RowSchema::new(R::schema()?.into()).map_err(RowError::unfit::<R>)
 }
 
-/// Whether rows of this type are those of a sink with `schema`; dictionaries count as their values. The error names
-/// the first column that differs.
+/// Whether rows of this type are those of a sink with `schema`; dictionaries count as their values. The error
+/// names the first column that differs.
 pub fn check_schema<R: Row>(schema: &RowSchema) -> Result<(), RowError> {
     check_encoded::<R, _>(&OfType, schema)
 }

@@ -1,28 +1,28 @@
 //! Sources: the chain of a sink becomes a differential collection.
 //!
-//! One worker reads, picked by the sink's id alike in all processes; what it reads is exchanged by whatever arranges
-//! it. A task of the runtime follows the chain and hands Arrow batches over, within a bound of bytes; the operator turns
-//! them into rows and gives out a small portion an activation, so that the worker keeps turning. All other workers'
-//! operators are done at once.
+//! One worker reads, picked by the sink's id alike in all processes; what it reads is exchanged by whatever
+//! arranges it. A task of the runtime follows the chain and hands Arrow batches over, within a bound of bytes;
+//! the operator turns them into rows and gives out a small portion an activation, so that the worker keeps
+//! turning. All other workers' operators are done at once.
 //!
-//! Where a source starts is a choice of meaning ([`Start`]): a *snapshot* is the whole collection as it was at some
-//! time and every change after it, and needs the chain from its beginning; *changes since* are updates alone, for
-//! dataflows that keep no state.
+//! Where a source starts is a choice of meaning ([`Start`]): a *snapshot* is the whole collection as it was at
+//! some time and every change after it, and needs the chain from its beginning; *changes since* are updates
+//! alone, for dataflows that keep no state.
 //!
 //! Invariants:
-//! - The capability stands at the start, then at the upper of the last delivery given out entirely; within a delivery at
-//!   its lower. No update is given out below it.
+//! - The capability stands at the start, then at the upper of the last delivery given out entirely; within a
+//!   delivery at its lower. No update is given out below it.
 //! - Every update keeps its time and sign, except those of a snapshot below its as-of, which stand at the as-of.
-//! - **Complete is said.** The capability is dropped when the chain says that it is complete, and never else: not when
-//!   reading failed, the chain is poisoned, the sink dropped, the consumer fenced, the runtime shut down, or the token
-//!   dropped. An empty frontier would tell a sealing sink downstream that its input ended there. So a dataflow whose
-//!   source ended early does not end by itself: who sees it ([`SourceToken::status`], told on every worker) drops the
-//!   dataflow, with `worker.drop_dataflow`.
+//! - **Complete is said.** The capability is dropped when the chain says that it is complete, and never else:
+//!   not when reading failed, the chain is poisoned, the sink dropped, the consumer fenced, the runtime shut
+//!   down, or the token dropped. An empty frontier would tell a sealing sink downstream that its input ended
+//!   there. So a dataflow whose source ended early does not end by itself: who sees it
+//!   ([`SourceToken::status`], told on every worker) drops the dataflow, with `worker.drop_dataflow`.
 //! - Only what was given out entirely is acknowledged, and no more than what the holds, or the token, allow.
 //!
-//! What this does not do: read one chain by several workers; start anew after an error (drop the dataflow and render it
-//! again: the stash's own bounded retries are behind us then); notice that another session of the consumer took over
-//! before it acknowledges.
+//! What this does not do: read one chain by several workers; start anew after an error (drop the dataflow and
+//! render it again: the stash's own bounded retries are behind us then); notice that another session of the
+//! consumer took over before it acknowledges.
 
 mod acknowledge;
 mod emit;
@@ -53,8 +53,8 @@ pub use token::{SourceError, SourceStatus, SourceToken};
 use emit::{Emitter, Given, Told};
 use read::{Outlet, Reading};
 
-/// The worker of `peers` that reads a sink's chain: the same on every worker of every process, and the one that would
-/// mint for the sink ([`stash::Incarnation::minting_worker`]).
+/// The worker of `peers` that reads a sink's chain: the same on every worker of every process, and the one that
+/// would mint for the sink ([`stash::Incarnation::minting_worker`]).
 pub fn reading_worker(sink: SinkId, peers: usize) -> usize {
     let (high, low) = sink.uuid().as_u64_pair();
     let peers = u64::try_from(peers.max(1)).unwrap_or(u64::MAX);
@@ -63,9 +63,9 @@ pub fn reading_worker(sink: SinkId, peers: usize) -> usize {
 
 /// The rows of a sink as a collection of this dataflow, and the token that says how far it is.
 ///
-/// Called on every worker, with the same options. Reading begins at once, and goes on until the token or the dataflow is
-/// dropped; of the tokens that of the reading worker counts. What is wrong with the options or the rows' type is told by
-/// the token as well, and leaves a collection that stays empty and open.
+/// Called on every worker, with the same options. Reading begins at once, and goes on until the token or the
+/// dataflow is dropped; of the tokens that of the reading worker counts. What is wrong with the options or the
+/// rows' type is told by the token as well, and leaves a collection that stays empty and open.
 ///
 /// ```
 /// use stash::{Launch, SinkSpec, Stash, Frontier};

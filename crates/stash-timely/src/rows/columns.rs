@@ -1,7 +1,7 @@
 //! The fast way: one typed builder a field.
 //!
-//! [`columns_row!`](crate::columns_row) writes [`Row`] for a struct; this file has what it is written with, and rows
-//! that need no struct: a [`Column`] by itself, tuples, and `()`.
+//! [`columns_row!`](crate::columns_row) writes [`Row`] for a struct; this file has what it is written with, and
+//! rows that need no struct: a [`Column`] by itself, tuples, and `()`.
 
 use std::marker::PhantomData;
 
@@ -24,8 +24,8 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Counts a row of about so many bytes, or refuses it where the columns would grow beyond what an offset of 32 bits
-    /// can tell. Asked before any column is appended to.
+    /// Counts a row of about so many bytes, or refuses it where the columns would grow beyond what an offset of
+    /// 32 bits can tell. Asked before any column is appended to.
     pub fn admit(&mut self, bytes: usize) -> Result<(), RowError> {
         let sum = self.bytes.saturating_add(bytes);
         if sum > BYTES_MAX {
@@ -186,7 +186,9 @@ macro_rules! columns_row {
 
                 fn builder() -> ::core::result::Result<StashRowBuilder, $crate::rows::RowError> {
                     let columns = StashRowColumns {
-                        $($field: <<$column as $crate::rows::Column>::Value as $crate::rows::Value>::column_builder(),)+
+                        $($field: <
+                            <$column as $crate::rows::Column>::Value as $crate::rows::Value
+                        >::column_builder(),)+
                     };
                     let fill = ::core::default::Default::default();
                     ::core::result::Result::Ok(StashRowBuilder { fill, columns })

@@ -238,7 +238,8 @@ proptest! {
     fn the_estimate_of_bytes_is_near_what_the_columns_hold(rows in proptest::collection::vec(fasts(), 8..60)) {
         let estimate = bytes_of(&rows);
         let columns = batch_of(&rows);
-        let held: usize = columns.columns().iter().map(|column| column.to_data().get_slice_memory_size().expect("known")).sum();
+        let size = |column: &ArrayRef| column.to_data().get_slice_memory_size().expect("known");
+        let held: usize = columns.columns().iter().map(size).sum();
         let slack = 9 * 13 * rows.len();
         prop_assert!(estimate + slack >= held && held + slack >= estimate, "{} and {}", estimate, held);
     }

@@ -1,16 +1,16 @@
 //! The easy way: columns traced from what serde reads of a type.
 //!
-//! [`serde_row!`](crate::serde_row) ties a type to them. Texts become Utf8, lists List, bytes written as such (not as
-//! a `Vec<u8>`, which serde writes as a list) Binary, `char` UInt32, a struct or a tuple within a row a Struct, an enum
-//! whose variants hold nothing Utf8.
+//! [`serde_row!`](crate::serde_row) ties a type to them. Texts become Utf8, lists List, bytes written as such
+//! (not as a `Vec<u8>`, which serde writes as a list) Binary, `char` UInt32, a struct or a tuple within a row a
+//! Struct, an enum whose variants hold nothing Utf8.
 //!
 //! Refused when the schema is asked for: a type that is no struct (make a tuple or a newtype of it a row by
 //! [`columns_row!`](crate::columns_row) instead), enums with data, maps, `u128` and `i128`, types that describe
-//! themselves only when they are read (`serde_json::Value`, a flattened struct), types that contain themselves, and
-//! fields whose names begin with `_`.
+//! themselves only when they are read (`serde_json::Value`, a flattened struct), types that contain themselves,
+//! and fields whose names begin with `_`.
 //!
-//! Not noticed: a field that is written and not read, or the other way round (`skip_deserializing`, a `with` of one
-//! direction). Its columns are those that are *read*; what is written beside them is lost.
+//! Not noticed: a field that is written and not read, or the other way round (`skip_deserializing`, a `with` of
+//! one direction). Its columns are those that are *read*; what is written beside them is lost.
 
 use std::{
     marker::PhantomData,
@@ -30,8 +30,8 @@ use super::{Fill, RowBuilder, RowError, weight::weigh};
 
 /// Makes rows of a type that serde can write and read: a struct, with nested ones, lists and options as it likes.
 ///
-/// What becomes which column, and which types are refused, is told in `rows/traced.rs`: enums with data, maps and 128-bit integers
-/// are. Where it will do, [`columns_row!`](crate::columns_row) is several times as fast.
+/// What becomes which column, and which types are refused, is told in `rows/traced.rs`: enums with data, maps
+/// and 128-bit integers are. Where it will do, [`columns_row!`](crate::columns_row) is several times as fast.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -113,8 +113,8 @@ impl TracedSchema {
         if found != wanted {
             return Err(RowError::OtherCount { wanted, found });
         }
-        // The types are the batch's own; what does not fit the fields is refused value by value. The labels are ours: they
-        // say which struct is a tuple.
+        // The types are the batch's own; what does not fit the fields is refused value by value. The labels are
+        // ours: they say which struct is a tuple.
         serde_arrow::from_arrow(traced.fields(), batch.columns()).map_err(RowError::serde::<R>)
     }
 }
@@ -134,8 +134,8 @@ fn trace<R: DeserializeOwned>() -> Result<SchemaRef, RowError> {
     Ok(schema)
 }
 
-/// The field with texts in place of the dictionaries that enums are traced as: a dictionary is built anew wherever its
-/// values are merged, and saves nothing there.
+/// The field with texts in place of the dictionaries that enums are traced as: a dictionary is built anew
+/// wherever its values are merged, and saves nothing there.
 fn plain(field: &FieldRef) -> FieldRef {
     let data_type = match field.data_type() {
         DataType::Dictionary(_, value) => (**value).clone(),
@@ -149,8 +149,8 @@ fn plain(field: &FieldRef) -> FieldRef {
 
 /// Appends what serde writes of rows to the columns traced from their type.
 ///
-/// - After a row that does not fit its own columns ([`RowError::Serde`]) the builder is of no use: some of its columns
-///   were appended to. It refuses everything from then on.
+/// - After a row that does not fit its own columns ([`RowError::Serde`]) the builder is of no use: some of its
+///   columns were appended to. It refuses everything from then on.
 #[derive(Debug)]
 pub struct SerdeRows<R> {
     builder: ArrayBuilder,

@@ -1,7 +1,9 @@
-//! How many bytes of columns a value that serde writes will take, about: one more serialization that keeps nothing.
+//! How many bytes of columns a value that serde writes will take, about: one more serialization that keeps
+//! nothing.
 //!
-//! Counted are fixed widths, texts and bytes with an offset each, an offset for each list and a byte for each option.
-//! What an absent nested struct leaves in its own columns is not: it can be more than this says by their fixed widths.
+//! Counted are fixed widths, texts and bytes with an offset each, an offset for each list and a byte for each
+//! option. What an absent nested struct leaves in its own columns is not: it can be more than this says by
+//! their fixed widths.
 
 use std::fmt;
 

@@ -13,8 +13,8 @@ const ATTEMPTS: u32 = 8;
 /// The wait after the first attempt; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 
-/// Acknowledges for a session, as its holds rise and deliveries are given out. Ends with the chain's completion; else
-/// with the token.
+/// Acknowledges for a session, as its holds rise and deliveries are given out. Ends with the chain's
+/// completion; else with the token.
 pub(super) async fn acknowledge(
     subscription: oneshot::Receiver<Subscription>,
     holds: Vec<Hold>,

@@ -16,15 +16,15 @@ const BUFFER_BYTES: usize = 16 << 20;
 /// Which updates of a chain a source gives out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// The whole collection as of a time, and every change after it. The chain is read from its beginning, the sink's
-    /// own as-of, and times below `as_of` stand at it. A chain that does not hold its beginning any longer gives
-    /// [`stash::Absence::Acknowledged`] or [`stash::Absence::Expired`].
+    /// The whole collection as of a time, and every change after it. The chain is read from its beginning, the
+    /// sink's own as-of, and times below `as_of` stand at it. A chain that does not hold its beginning any
+    /// longer gives [`stash::Absence::Acknowledged`] or [`stash::Absence::Expired`].
     Snapshot {
         /// The time; not below the sink's own as-of, before which nothing is known.
         as_of: u64,
     },
-    /// Only updates at or after a frontier, each at its time: for dataflows that keep no state. One above the chain's
-    /// upper is waited for; what the chain does not hold any longer is absent as above.
+    /// Only updates at or after a frontier, each at its time: for dataflows that keep no state. One above the
+    /// chain's upper is waited for; what the chain does not hold any longer is absent as above.
     ChangesSince(Frontier),
 }
 
@@ -54,8 +54,8 @@ pub enum Acknowledge {
     Never,
     /// What [`SourceToken::acknowledge`](super::SourceToken::acknowledge) says, on the worker that reads.
     ByToken,
-    /// Whatever lies below all of these, as they rise: a source that feeds sinks is given theirs. At least one; those
-    /// given on the worker that reads count.
+    /// Whatever lies below all of these, as they rise: a source that feeds sinks is given theirs. At least one;
+    /// those given on the worker that reads count.
     Holds(Vec<Hold>),
 }
 
@@ -85,8 +85,9 @@ impl SourceOptions {
         }
     }
 
-    /// Reads in the name of a consumer, which holds the chain from what it acknowledged on. A new one is registered, at
-    /// the beginning for a snapshot, else at the earliest batch there is; a session it has elsewhere is fenced.
+    /// Reads in the name of a consumer, which holds the chain from what it acknowledged on. A new one is
+    /// registered, at the beginning for a snapshot, else at the earliest batch there is; a session it has
+    /// elsewhere is fenced.
     #[must_use]
     pub fn consumer(mut self, name: &str, acknowledge: Acknowledge) -> SourceOptions {
         self.consumer = Some(name.to_owned());
@@ -94,16 +95,16 @@ impl SourceOptions {
         self
     }
 
-    /// How many updates are given out an activation, about. Default: 4096. More are less interruptions for the source,
-    /// and longer ones for all other operators of the worker.
+    /// How many updates are given out an activation, about. Default: 4096. More are less interruptions for the
+    /// source, and longer ones for all other operators of the worker.
     #[must_use]
     pub fn updates_an_activation(mut self, updates: NonZeroUsize) -> SourceOptions {
         self.updates_an_activation = updates;
         self
     }
 
-    /// How many bytes of batches wait for the worker at most, that which is given out included, beside what the reader of
-    /// the stash holds. Default: 16 MiB. A batch above it waits alone.
+    /// How many bytes of batches wait for the worker at most, that which is given out included, beside what the
+    /// reader of the stash holds. Default: 16 MiB. A batch above it waits alone.
     #[must_use]
     pub fn buffer_bytes(mut self, bytes: usize) -> SourceOptions {
         self.buffer_bytes = bytes;

@@ -44,8 +44,8 @@ pub(super) struct Reading {
     pub(super) consumer: Option<String>,
 }
 
-/// The way to the operator: bounded in bytes, and it wakes the worker; also when it is dropped, so that an end without
-/// a word is noticed.
+/// The way to the operator: bounded in bytes, and it wakes the worker; also when it is dropped, so that an end
+/// without a word is noticed.
 pub(super) struct Outlet {
     sender: Option<mpsc::UnboundedSender<Message>>,
     waker: SyncActivator,
@@ -85,8 +85,8 @@ impl Outlet {
 
 impl Drop for Outlet {
     fn drop(&mut self) {
-        // SUBTLE: first the sender, then the worker's waking: the other way round it looks, sees an open channel, and is
-        // not woken again.
+        // SUBTLE: first the sender, then the worker's waking: the other way round it looks, sees an open
+        // channel, and is not woken again.
         drop(self.sender.take());
         let _ = self.waker.activate();
     }
@@ -188,8 +188,8 @@ impl Reading {
         Frontier::at(self.sink.row().spec.as_of)
     }
 
-    /// Where reading begins. A start above the chain's upper is waited for from there, one below its beginning is the
-    /// beginning.
+    /// Where reading begins. A start above the chain's upper is waited for from there, one below its beginning
+    /// is the beginning.
     async fn from(&self) -> Result<Frontier, stash::Error> {
         Ok(match self.start {
             Start::Snapshot { .. } => self.sink_start(),

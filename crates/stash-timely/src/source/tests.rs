@@ -62,7 +62,8 @@ proptest! {
     fn oracle_of_snapshots_at_every_as_of(feed in feeds(), workers in 1..4_usize) {
         let world = filled(&feed);
         for as_of in [5, 6, 11, 16, 17, 40] {
-            let options = world.options(Start::Snapshot { as_of }).updates_an_activation(NonZeroUsize::new(7).expect("7"));
+            let portion = NonZeroUsize::new(7).expect("7");
+            let options = world.options(Start::Snapshot { as_of }).updates_an_activation(portion);
             let read = run_to_completion(workers, &options);
             let statuses: Vec<_> = read.iter().map(|(_, status)| status.clone()).collect();
             let reader = reading_worker(world.sink.id(), workers);

@@ -209,8 +209,8 @@ impl Shared {
 
 /// One worker's hand on a source. Can be sent to, and asked from, other threads.
 ///
-/// Dropped, it stops the source: nothing more is read, given out or acknowledged. The collection stays where it is, and
-/// open; the capability goes with the dataflow, never before.
+/// Dropped, it stops the source: nothing more is read, given out or acknowledged. The collection stays where it
+/// is, and open; the capability goes with the dataflow, never before.
 #[derive(Debug)]
 #[must_use = "a source stops when its token is dropped"]
 pub struct SourceToken {
@@ -238,8 +238,8 @@ impl SourceToken {
         (SourceToken { shared: Arc::clone(&shared), said, holds, runtime, acknowledging }, shared)
     }
 
-    /// Starts the tasks: one that reads, which goes with the operator, and one that acknowledges, which goes with the
-    /// token: the last acknowledgement comes after the operator is done.
+    /// Starts the tasks: one that reads, which goes with the operator, and one that acknowledges, which goes
+    /// with the token: the last acknowledgement comes after the operator is done.
     pub(super) fn begin(&mut self, reading: &mut JoinSet<()>, prepared: Reading, outlet: Outlet) {
         let (subscribed, subscription) = tokio::sync::oneshot::channel();
         reading.spawn_on(read(prepared, subscribed, outlet, Arc::clone(&self.shared)), &self.runtime);
@@ -261,8 +261,8 @@ impl SourceToken {
     }
 
     /// Says that everything below `frontier` is dealt with: the largest upper given out that is not above it is
-    /// acknowledged soon, also an upper still to come. For [`Acknowledge::ByToken`]; else, and on workers that do not read, this does
-    /// nothing.
+    /// acknowledged soon, also an upper still to come. For [`Acknowledge::ByToken`]; else, and on workers that
+    /// do not read, this does nothing.
     pub fn acknowledge(&self, frontier: Frontier) {
         self.said.raise(frontier);
     }
@@ -272,9 +272,9 @@ impl SourceToken {
         self.shared.acknowledged.borrow().upper
     }
 
-    /// Waits until everything below `frontier` was acknowledged; `false` when it will not be, because acknowledging
-    /// ended: there is no consumer, or the status tells why. It ends neither with the dataflow nor with a failure to
-    /// read, since holds may still rise, so this may wait for what is never given out.
+    /// Waits until everything below `frontier` was acknowledged; `false` when it will not be, because
+    /// acknowledging ended: there is no consumer, or the status tells why. It ends neither with the dataflow
+    /// nor with a failure to read, since holds may still rise, so this may wait for what is never given out.
     pub async fn wait_acknowledged(&self, frontier: Frontier) -> bool {
         let mut watched = self.shared.acknowledged.subscribe();
         let done = watched.wait_for(|known| known.upper >= frontier || known.ended).await;

@@ -1,8 +1,9 @@
 //! The uppers of deliveries that were given out and not acknowledged yet.
 //!
-//! There may be a thousand a second, for as long as a hold stands still. So no more than some thousands are kept: beyond,
-//! every other one is forgotten, and from then on only every second one is kept, then every fourth. What is acknowledged
-//! gets coarser, evenly over all that waits; it never gets wrong, and the last upper is always known.
+//! There may be a thousand a second, for as long as a hold stands still. So no more than some thousands are
+//! kept: beyond, every other one is forgotten, and from then on only every second one is kept, then every
+//! fourth. What is acknowledged gets coarser, evenly over all that waits; it never gets wrong, and the last
+//! upper is always known.
 
 use stash::Frontier;
 
