@@ -10,7 +10,7 @@
 //!   [`newtype_column!`](crate::newtype_column) or a [`Value`] of the user's adds. Such values and tuples of up
 //!   to eight are rows themselves, with the columns `c0`, `c1`, …; `()` is a row without columns.
 //! - [`serde_row!`](crate::serde_row) takes any type that serde can write and read as a struct, nested structs,
-//!   lists and options included, at several times the cost for a row. What it refuses is listed there.
+//!   lists and options included, at two to three times the cost for a row. What it refuses is listed there.
 //!
 //! Both agree on the same struct of integers, `bool`, `String` and options, so a chain that was written the one
 //! way is read the other.

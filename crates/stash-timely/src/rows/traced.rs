@@ -31,7 +31,7 @@ use super::{Fill, RowBuilder, RowError, weight::weigh};
 /// Makes rows of a type that serde can write and read: a struct, with nested ones, lists and options as it likes.
 ///
 /// What becomes which column, and which types are refused, is told in `rows/traced.rs`: enums with data, maps
-/// and 128-bit integers are. Where it will do, [`columns_row!`](crate::columns_row) is several times as fast.
+/// and 128-bit integers are. Where it will do, [`columns_row!`](crate::columns_row) is two to three times as fast.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
