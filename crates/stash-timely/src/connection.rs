@@ -10,6 +10,7 @@
 //!   nothing is under way any more.
 
 use std::{
+    fmt,
     ops::Range,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
@@ -18,7 +19,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use stash::{Chain, Description, Frontier, Incarnation, IncarnationId, Launch, Minted, Opened, Sink};
+use stash::{
+    Chain, Description, Frontier, Incarnation, IncarnationId, Launch, Minted, Opened, Resolved, Sink,
+};
 use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore, watch},
@@ -92,6 +95,16 @@ pub enum Connected {
     Dropped,
 }
 
+/// Told what became of each offered batch.
+#[derive(Clone)]
+struct OnResolved(Arc<dyn Fn(&Resolved) + Send + Sync>);
+
+impl fmt::Debug for OnResolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnResolved")
+    }
+}
+
 /// A process's part in one rendering of one sink. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Connection {
@@ -117,6 +130,7 @@ struct Shared {
     stopped: watch::Sender<bool>,
     upper: AtomicU64,
     hold: Hold,
+    resolved: OnceLock<OnResolved>,
     scanning: AtomicUsize,
     under_way: UnderWay,
 }
@@ -151,6 +165,7 @@ impl Connection {
             stop: OnceLock::new(),
             stopped: watch::Sender::new(false),
             hold: Hold::new(),
+            resolved: OnceLock::new(),
             scanning: AtomicUsize::new(0),
             under_way: UnderWay::default(),
         };
@@ -191,6 +206,18 @@ impl Connection {
     /// there. It only rises.
     pub fn hold(&self) -> &Hold {
         &self.shared.hold
+    }
+
+    /// Has `tell` told what becomes of each offered batch, in order; in the process of the minting worker, and by its
+    /// background, so it must not block. To be said before the sink is rendered, once; `false` if another was said.
+    pub fn on_resolved(&self, tell: impl Fn(&Resolved) + Send + Sync + 'static) -> bool {
+        self.shared.resolved.set(OnResolved(Arc::new(tell))).is_ok()
+    }
+
+    pub(crate) fn resolved(&self, resolved: &Resolved) {
+        if let Some(OnResolved(tell)) = self.shared.resolved.get() {
+            tell(resolved);
+        }
     }
 
     /// Why the rendering stopped, once it has, as this process knows it.

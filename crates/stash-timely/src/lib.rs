@@ -21,9 +21,9 @@ pub use hold::Hold;
 pub use message::Stop;
 pub use replica::{Outcome, Place, RENDERINGS_MAX, Replica};
 pub use rows::{Row, RowBuilder, RowError};
-pub use sink::{stash_arranged, stash_sink, stash_sink_with};
+pub use sink::{no_errors, stash_arranged, stash_sink, stash_sink_with};
 pub use source::{Acknowledge, SourceError, SourceOptions, SourceStatus, SourceToken, Start, stash_source};
-pub use token::{HeldUse, SinkStatus, SinkToken};
+pub use token::{HeldUse, HeldWatch, SinkStatus, SinkToken};
 
 /// The version of Arrow that columns are made of, as `stash` has it.
 pub use stash::arrow;

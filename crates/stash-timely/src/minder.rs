@@ -166,7 +166,8 @@ impl Minder {
         loop {
             match self.chain.offer().await {
                 Ok(None) => return Ok(false),
-                Ok(Some(_)) => {
+                Ok(Some(resolved)) => {
+                    self.connection.resolved(&resolved);
                     self.open = self.open.saturating_sub(1);
                     return Ok(true);
                 }

@@ -25,7 +25,7 @@ use std::{
 };
 
 use differential_dataflow::{
-    ExchangeData, Hashable, VecCollection,
+    AsCollection, ExchangeData, Hashable, VecCollection,
     operators::arrange::{Arranged, arrangement::arrange_core},
     trace::{
         BatchCursor, Cursor, Navigable, Span, TraceReader,
@@ -39,7 +39,7 @@ use timely::{
         channels::pact::{Exchange, Pipeline},
         operators::{
             Capability,
-            generic::{OutputBuilder, builder_rc::OperatorBuilder},
+            generic::{OutputBuilder, builder_rc::OperatorBuilder, operator::empty},
             vec::Broadcast,
         },
     },
@@ -102,6 +102,11 @@ where
     )
     .stream;
     render(stream, errors, KeyRows { encode, row: PhantomData::<fn() -> R> }, connection)
+}
+
+/// The errors of a dataflow that makes none.
+pub fn no_errors<'scope>(scope: Scope<'scope, u64>) -> VecCollection<'scope, u64, String, i64> {
+    empty(scope).as_collection()
 }
 
 /// Puts an arrangement into a stash, through a projection of its keys and values.

@@ -30,6 +30,24 @@ pub struct HeldUse {
     pub scanning: usize,
 }
 
+/// Tells what a worker holds.
+#[derive(Clone, Debug)]
+pub struct HeldWatch {
+    connection: Connection,
+    worker: Arc<WorkerState>,
+}
+
+impl HeldWatch {
+    /// What it holds now.
+    pub fn held(&self) -> HeldUse {
+        HeldUse {
+            batches: self.worker.batches.load(Ordering::Relaxed),
+            updates: self.worker.updates.load(Ordering::Relaxed),
+            scanning: self.connection.scanning(),
+        }
+    }
+}
+
 /// A worker's hold on its part of a sink.
 ///
 /// While it lives the sink writes. Dropping it on any worker stops the sink on all of them: what was written and not
@@ -79,11 +97,12 @@ impl SinkToken {
 
     /// What this worker holds.
     pub fn held(&self) -> HeldUse {
-        HeldUse {
-            batches: self.worker.batches.load(Ordering::Relaxed),
-            updates: self.worker.updates.load(Ordering::Relaxed),
-            scanning: self.connection.scanning(),
-        }
+        self.watch().held()
+    }
+
+    /// Tells what this worker holds, without holding the sink: for whoever feeds its input.
+    pub fn watch(&self) -> HeldWatch {
+        HeldWatch { connection: self.connection.clone(), worker: Arc::clone(&self.worker) }
     }
 
     /// The rendering it belongs to.

@@ -5,6 +5,8 @@
 //! compares. A mismatch, or a blob that is left in the store, is exit code 1 and says what it is.
 
 mod consumer;
+#[cfg(feature = "timely")]
+mod dataflow;
 mod delivered;
 mod events;
 pub mod feed;
@@ -30,7 +32,7 @@ use stash::{SinkSpec, Stash};
 
 use self::{
     feed::Feed,
-    spec::FeedSpec,
+    spec::{Engine, FeedSpec},
     stage::{Cast, Stage},
     summary::Summary,
     tally::Tally,
@@ -54,6 +56,9 @@ pub struct DemoArgs {
     /// Times after the snapshot.
     #[arg(long, default_value_t = 200, conflicts_with = "input")]
     ticks: u64,
+    /// What renders the feed on the replicas; `timely` needs the feature of that name.
+    #[arg(long, value_enum, default_value = "tasks")]
+    engine: Engine,
     /// Workers of each replica.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,
@@ -122,6 +127,10 @@ pub async fn run(args: DemoArgs, at: Address, json: bool) -> anyhow::Result<Exit
         consumer::run(spec::parse(spec)?, &at).await?;
         return Ok(ExitCode::SUCCESS);
     }
+    if args.engine == Engine::Timely && !cfg!(feature = "timely") {
+        let what = "this was built without timely: build stash-admin with `--features timely`";
+        return Err(Refusal::usage(what).into());
+    }
     let feed_spec = args.feed()?;
     let feed: Arc<dyn Feed> = Arc::from(feed_spec.open()?);
     let (at, folder) = match &at.stash {
@@ -186,6 +195,7 @@ async fn perform(
     let cast = Cast {
         at: at.clone(),
         feed: feed_spec.clone(),
+        engine: args.engine,
         workers: args.workers,
         memory_bytes: args.memory_mib << 20,
         metrics,

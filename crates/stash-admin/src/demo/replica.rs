@@ -31,7 +31,7 @@ use tokio::{
 use super::{
     events::{ReplicaEvent, emit, peak_rss},
     feed::Feed,
-    spec::ReplicaSpec,
+    spec::{Engine, ReplicaSpec},
 };
 use crate::{metrics::Endpoint, session::Address};
 
@@ -45,11 +45,22 @@ pub async fn run(spec: ReplicaSpec, at: &Address) -> anyhow::Result<()> {
     let stash = open(&spec, at).await?;
     endpoint.watch(&stash);
     let pauses = Arc::new(AtomicBool::new(spec.pause));
+    let mut sinks = Vec::new();
+    for table in feed.tables() {
+        sinks.push(stash.sink(&table.name).await?);
+    }
     let mut tables = JoinSet::new();
-    for (table, name) in feed.tables().into_iter().enumerate() {
-        let sink = stash.sink(&name.name).await?;
-        let (feed, spec, pauses) = (Arc::clone(&feed), spec.clone(), Arc::clone(&pauses));
-        tables.spawn(Table { feed, sink, table, spec, pauses }.run());
+    match spec.engine {
+        Engine::Tasks => {
+            for (table, sink) in sinks.into_iter().enumerate() {
+                let (feed, spec, pauses) = (Arc::clone(&feed), spec.clone(), Arc::clone(&pauses));
+                tables.spawn(Table { feed, sink, table, spec, pauses }.run());
+            }
+        }
+        #[cfg(feature = "timely")]
+        Engine::Timely => drop(tables.spawn(super::dataflow::run(feed, sinks, spec, pauses))),
+        #[cfg(not(feature = "timely"))]
+        Engine::Timely => anyhow::bail!("this was built without the feature `timely`"),
     }
     let mut orphaned = JoinSet::new();
     orphaned.spawn(until_orphaned());
@@ -148,7 +159,7 @@ impl Table {
         let mut frontier = incarnation.as_of() + 1;
         loop {
             if self.table == 0 && frontier > quarter && self.pauses.swap(false, Ordering::AcqRel) {
-                self.pause().await?;
+                pause().await?;
             }
             let said = if frontier >= end { Frontier::EMPTY } else { Frontier::at(frontier) };
             if said.is_empty() && self.spec.stall {
@@ -166,15 +177,6 @@ impl Table {
             }
             frontier = frontier.saturating_add(*cuts.next().unwrap_or(&1));
         }
-    }
-
-    /// Stands still until this process is continued.
-    async fn pause(&self) -> anyhow::Result<()> {
-        // Heard from before it is said, so that the signal cannot come in between.
-        let mut continued = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
-        emit(&ReplicaEvent::Pausing)?;
-        continued.recv().await;
-        Ok(())
     }
 
     /// Has every worker write its share of a description, and offers what comes of it.
@@ -204,31 +206,41 @@ impl Table {
         while let Some(share) = shares.join_next().await {
             let share: ShareMessage<OwnedParts> = share.context("a worker's task")??;
             for resolved in chain.report(share).await? {
-                self.tell(&resolved)?;
+                tell(self.table, &resolved)?;
             }
         }
         Ok(())
     }
+}
 
-    fn tell(&self, resolved: &Resolved) -> anyhow::Result<()> {
-        let (outcome, from) = match resolved.outcome {
-            Some(Outcome::Accepted) => ("accepted", None),
-            Some(Outcome::Trimmed { from }) => ("trimmed", Some(from.as_u64())),
-            Some(Outcome::Dropped) => ("dropped", None),
-            None => ("recorded", None),
-        };
-        emit(&ReplicaEvent::Resolved {
-            table: self.table,
-            lower: resolved.description.lower().as_u64(),
-            upper: resolved.description.upper().as_u64(),
-            outcome: outcome.to_owned(),
-            from,
-            updates: resolved.facts.update_count,
-            parts: resolved.parts,
-            inline: resolved.inline,
-            chain_upper: resolved.upper.as_u64(),
-        })
-    }
+/// Stands still until this process is continued.
+pub async fn pause() -> anyhow::Result<()> {
+    // Heard from before it is said, so that the signal cannot come in between.
+    let mut continued = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
+    emit(&ReplicaEvent::Pausing)?;
+    continued.recv().await;
+    Ok(())
+}
+
+/// Tells what became of an offer.
+pub fn tell(table: usize, resolved: &Resolved) -> anyhow::Result<()> {
+    let (outcome, from) = match resolved.outcome {
+        Some(Outcome::Accepted) => ("accepted", None),
+        Some(Outcome::Trimmed { from }) => ("trimmed", Some(from.as_u64())),
+        Some(Outcome::Dropped) => ("dropped", None),
+        None => ("recorded", None),
+    };
+    emit(&ReplicaEvent::Resolved {
+        table,
+        lower: resolved.description.lower().as_u64(),
+        upper: resolved.description.upper().as_u64(),
+        outcome: outcome.to_owned(),
+        from,
+        updates: resolved.facts.update_count,
+        parts: resolved.parts,
+        inline: resolved.inline,
+        chain_upper: resolved.upper.as_u64(),
+    })
 }
 
 /// What a rendering at `as_of` presents in `range`: real times, and the accumulation of all before at the

@@ -74,6 +74,17 @@ impl FeedSpec {
     }
 }
 
+/// What renders the feed on a replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// A task for each worker, which asks the feed for what it is to write.
+    #[default]
+    Tasks,
+    /// A dataflow of timely for each table, fed time by time.
+    Timely,
+}
+
 /// A replica process of the demo, as it is told on its command line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -84,6 +95,9 @@ pub struct ReplicaSpec {
     pub feed: FeedSpec,
     /// How many times each description covers, one after the other and round again.
     pub cuts: Vec<u64>,
+    /// What renders the feed.
+    #[serde(default)]
+    pub engine: Engine,
     /// Workers.
     pub workers: u32,
     /// Memory for batches.

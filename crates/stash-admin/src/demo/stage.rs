@@ -25,7 +25,7 @@ use super::{
     events::{ConsumerEvent, ReplicaEvent, peak_rss},
     feed::{Feed, Table},
     screen::Screen,
-    spec::{ConsumerSpec, FeedSpec, ReplicaSpec},
+    spec::{ConsumerSpec, Engine, FeedSpec, ReplicaSpec},
     summary::{Outcomes, Peak},
 };
 use crate::{failure::Interrupted, interrupt::Interrupt, session::Address};
@@ -40,6 +40,8 @@ pub struct Cast {
     pub at: Address,
     /// The changefeed.
     pub feed: FeedSpec,
+    /// What renders the feed on the replicas.
+    pub engine: Engine,
     /// Workers of each replica.
     pub workers: u32,
     /// Memory for batches in each process.
@@ -189,6 +191,7 @@ impl Stage {
             replica: who.name().to_owned(),
             feed: self.cast.feed.clone(),
             cuts: who.cuts(),
+            engine: self.cast.engine,
             workers: self.cast.workers,
             memory_bytes: self.cast.memory_bytes,
             stall: who == Who::A && first,
