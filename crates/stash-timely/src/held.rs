@@ -146,7 +146,6 @@ impl<B: SpineBatch<Time = u64> + Clone> Held<B> {
 
     /// The big inputs of the merges that the last `work` finished, to be dropped where that may take long; what is
     /// not taken, the next `work` drops.
-    #[allow(dead_code, reason = "for the write operator, beside what it releases")]
     pub(crate) fn spent(&mut self) -> Vec<B> {
         mem::take(&mut self.spent)
     }

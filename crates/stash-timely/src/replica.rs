@@ -160,7 +160,7 @@ impl Replica {
                 let (sink, reason) = (sink.to_owned(), reason.to_owned());
                 return Err(Arc::new(SinkError::NoProgress { sink, renderings: moved_nothing, reason }));
             }
-            std::thread::sleep(wait);
+            self.shared.background.runtime().block_on(tokio::time::sleep(wait));
             wait = (wait * 2).min(LAST_WAIT);
         }
     }

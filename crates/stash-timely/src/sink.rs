@@ -122,7 +122,7 @@ pub fn stash_arranged<'scope, Tr, R, P, E, F>(
 ) -> Result<SinkToken, SinkError>
 where
     Tr: TraceReader<Time = u64>,
-    Tr::Batch: SpineBatch<Time = u64> + Navigable + Send,
+    Tr::Batch: SpineBatch<Time = u64, Merger: Send> + Navigable + Send,
     BatchCursor<Tr>: Cursor<Time = u64, Diff: Multiplicity> + Send + 'static,
     R: Row,
     P: for<'a, 'b> Fn(
@@ -148,7 +148,7 @@ fn render<'scope, B, E, F, S>(
     connection: &Connection,
 ) -> Result<SinkToken, SinkError>
 where
-    B: SpineBatch<Time = u64> + Navigable + Clone + Send + 'static,
+    B: SpineBatch<Time = u64, Merger: Send> + Navigable + Clone + Send + 'static,
     B::Cursor: Cursor<Time = u64> + Send + 'static,
     <B::Cursor as Cursor>::Diff: Multiplicity,
     E: ExchangeData + Display,
@@ -186,7 +186,7 @@ where
     B: Clone + 'static,
     F: Clone + 'static,
 {
-    let mut builder = OperatorBuilder::new("StashMint".to_owned(), scope.clone());
+    let mut builder = OperatorBuilder::new("StashMint".to_owned(), *scope);
     let info = builder.operator_info();
     let mut updates = builder.new_input(updates, Pipeline);
     let mut errors = builder.new_input(errors, Pipeline);
@@ -247,13 +247,13 @@ fn write<'scope, B, F, S>(
     state: &Arc<WorkerState>,
 ) -> (SinkToken, Stream<'scope, u64, Vec<Report>>)
 where
-    B: SpineBatch<Time = u64> + Navigable + Clone + Send + 'static,
+    B: SpineBatch<Time = u64, Merger: Send> + Navigable + Clone + Send + 'static,
     B::Cursor: Cursor<Time = u64> + Send + 'static,
     <B::Cursor as Cursor>::Diff: Multiplicity,
     F: Multiplicity + ExchangeData,
     S: Scans<B::Cursor>,
 {
-    let mut builder = OperatorBuilder::new("StashWrite".to_owned(), scope.clone());
+    let mut builder = OperatorBuilder::new("StashWrite".to_owned(), *scope);
     let info = builder.operator_info();
     let mut updates = builder.new_input(updates, Pipeline);
     let by_message = Exchange::new(|(message, _, _): &(String, u64, F)| message.hashed());
@@ -342,7 +342,7 @@ fn merge<'scope>(
     connection: &Connection,
     inbox: Inbox,
 ) {
-    let mut builder = OperatorBuilder::new("StashMerge".to_owned(), scope.clone());
+    let mut builder = OperatorBuilder::new("StashMerge".to_owned(), *scope);
     let merging = u64::try_from(connection.minting_worker()).unwrap_or_default();
     let mut reports = builder.new_input(reports, Exchange::new(move |_: &Report| merging));
     builder.build(move |_| {

@@ -40,16 +40,18 @@ use crate::{
 pub(crate) trait Scans<C: Cursor>: 'static {
     type Projection: Projection<C>;
     /// Both, for one scan.
-    fn scan(&self) -> Result<(Self::Projection, <Self::Projection as Projection<C>>::Rows), String>;
+    fn scan(&self) -> ScanParts<C, Self::Projection>;
 }
 
+/// A projection and what it appends to, or why there are none.
+pub(crate) type ScanParts<C, P> = Result<(P, <P as Projection<C>>::Rows), String>;
 /// Dataflow errors with their time and multiplicity.
 type Errors = BTreeMap<(u64, String), i64>;
 type Finishing = Pin<Box<dyn Future<Output = Report> + Send>>;
 
 pub(crate) struct Writer<B, S>
 where
-    B: SpineBatch<Time = u64> + Navigable + Clone,
+    B: SpineBatch<Time = u64, Merger: Send> + Navigable + Clone,
 {
     connection: Connection,
     shares: ShareWriter,
@@ -65,7 +67,7 @@ where
 
 impl<B, S> Writer<B, S>
 where
-    B: SpineBatch<Time = u64> + Navigable + Clone + Send + 'static,
+    B: SpineBatch<Time = u64, Merger: Send> + Navigable + Clone + Send + 'static,
     B::Cursor: Cursor<Time = u64> + Send + 'static,
     <B::Cursor as Cursor>::Diff: Multiplicity,
     S: Scans<B::Cursor>,
@@ -99,7 +101,6 @@ where
     }
 
     pub(crate) fn minted(&mut self, minted: Minted) {
-        self.held.reserve(minted.description.upper().as_u64());
         self.waiting.push_back(minted);
     }
 
@@ -123,6 +124,8 @@ where
     pub(crate) fn merge(&mut self) -> bool {
         let mut fuel = isize::try_from(self.connection.config().merge_updates_max).unwrap_or(isize::MAX);
         let more = self.held.work(&mut fuel);
+        let spent = self.held.spent();
+        self.let_go(spent);
         self.measure();
         more
     }
@@ -191,7 +194,6 @@ where
         }
     }
 
-    #[expect(clippy::type_complexity, reason = "a scan and what counts it")]
     fn scan(&self, wanted: Description) -> Result<(Scan<B, S::Projection>, Scanning), String> {
         let as_of = self.connection.as_of();
         let window = Window { lower: wanted.lower().as_u64(), upper: wanted.upper().as_u64(), as_of };
@@ -205,6 +207,11 @@ where
 
     /// Nothing below `upper` is asked for again.
     fn forget(&mut self, upper: Frontier) {
+        // A merge of what is let go with what stays is abandoned: it would keep both.
+        let abandoned = self.held.reserve(upper.as_u64());
+        if !abandoned.is_empty() {
+            self.connection.background().runtime().spawn_blocking(move || drop(abandoned));
+        }
         let released = self.held.release(upper.as_u64());
         self.let_go(released);
     }

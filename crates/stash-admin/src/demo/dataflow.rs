@@ -128,7 +128,7 @@ impl Story {
         let rows = ArrowRows::new(Arc::clone(connection.sink().schema().declared_schema()))?;
         let (input, token) = worker.dataflow(|scope| {
             let (input, collection) = scope.new_collection::<ArrowRow, i64>();
-            let token = stash_sink_with(collection, no_errors(scope.clone()), rows.clone(), connection)?;
+            let token = stash_sink_with(collection, no_errors(scope), rows.clone(), connection)?;
             Ok::<_, SinkError>((input, token))
         })?;
         let as_of = connection.as_of();
