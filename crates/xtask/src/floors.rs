@@ -24,7 +24,7 @@ enum Floor {
     Tests,
 }
 
-const FLOORS: [(&str, Floor); 15] = [
+const FLOORS: [(&str, Floor); 16] = [
     ("stash-types", Floor::At(0)),
     ("stash-chain", Floor::At(1)),
     ("stash-part", Floor::At(1)),
