@@ -3,9 +3,13 @@
 //! Benches measure the library as a user meets it: local files, an SQLite catalog with `synchronous=FULL`, a
 //! folder of its own that goes when they end.
 
+mod intervals;
+
 use std::{fs, time::Duration};
 
 use serde_json::{Map, Value};
+
+pub use intervals::Intervals;
 
 /// Numbers that follow from a seed: SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
@@ -35,30 +39,68 @@ pub fn percentile(all: &mut [Duration], percent: usize) -> Duration {
 
 /// The most memory this process had resident, in bytes, where the system says it (Linux: `VmHWM`).
 pub fn peak_memory() -> Option<u64> {
+    status("VmHWM:")
+}
+
+/// The memory this process has resident, in bytes, where the system says it (Linux: `VmRSS`).
+pub fn resident_memory() -> Option<u64> {
+    status("VmRSS:")
+}
+
+/// A number of the process's status that is told in kB, in bytes.
+fn status(name: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
 
+/// The time that all threads of this process, the ended ones too, were on a core; zero where the system does not say
+/// (Linux: `/proc/self/stat`, in hundredths of a second).
+pub fn cpu_time() -> Duration {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The command's name may hold anything; what follows its closing bracket are numbers. User time is the 12th.
+    let numbers = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = numbers.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok());
+    Duration::from_millis(ticks.sum::<u64>() * 10)
+}
+
+/// How many threads want a core on this machine, over the last minute: what a measurement was disturbed by.
+pub fn load() -> f64 {
+    let loads = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    loads.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or_default()
+}
+
 /// Results in the order they are to be told: a name with its unit, and a number.
 #[derive(Debug, Default)]
-pub struct Results(Vec<(&'static str, f64)>);
+pub struct Results(Vec<(String, f64)>);
 
 impl Results {
     /// Adds one.
-    pub fn add(&mut self, name: &'static str, value: f64) {
-        self.0.push((name, value));
+    pub fn add(&mut self, name: impl Into<String>, value: f64) {
+        self.0.push((name.into(), value));
+    }
+
+    /// The one of this name.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find_map(|(told, value)| (told == name).then_some(*value))
+    }
+
+    /// Reads what [`Results::print`] told as JSON.
+    pub fn parse(json: &str) -> serde_json::Result<Results> {
+        let object: Map<String, Value> = serde_json::from_str(json)?;
+        let numbers = object.into_iter().filter_map(|(name, value)| Some((name, value.as_f64()?)));
+        Ok(Results(numbers.collect()))
     }
 
     /// Prints them: a line each, or one JSON object.
     pub fn print(&self, json: bool) {
         if json {
             let object: Map<String, Value> =
-                self.0.iter().map(|(name, value)| ((*name).to_owned(), Value::from(*value))).collect();
+                self.0.iter().map(|(name, value)| (name.clone(), Value::from(*value))).collect();
             println!("{}", Value::Object(object));
         } else {
-            self.0.iter().for_each(|(name, value)| println!("{name:>24} {value:>14.3}"));
+            self.0.iter().for_each(|(name, value)| println!("{name:>32} {value:>14.3}"));
         }
     }
 }
@@ -73,5 +115,17 @@ mod tests {
         assert_eq!(percentile(&mut all, 50), Duration::from_millis(51));
         assert_eq!(percentile(&mut all, 99), Duration::from_millis(100));
         assert_eq!(percentile(&mut [], 50), Duration::ZERO);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_process_knows_its_memory_and_the_time_it_was_on_a_core() {
+        let peak = peak_memory().unwrap();
+        assert!(resident_memory().unwrap() > 0 && peak > 0);
+        let before = cpu_time();
+        let mut numbers = Numbers::new(1);
+        while cpu_time() == before {
+            std::hint::black_box(numbers.draw());
+        }
     }
 }

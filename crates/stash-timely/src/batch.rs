@@ -72,6 +72,13 @@ impl<B> Clone for ArcBatch<B> {
     }
 }
 
+impl<B> ArcBatch<B> {
+    /// The batch itself, for the last one who has it; for exactly one of them.
+    pub(crate) fn into_inner(self) -> Option<B> {
+        Arc::into_inner(self.0)
+    }
+}
+
 impl<B> From<B> for ArcBatch<B> {
     fn from(batch: B) -> Self {
         Self(Arc::new(batch))

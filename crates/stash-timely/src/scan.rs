@@ -203,6 +203,11 @@ where
         self.errors.take()
     }
 
+    /// The batches that were scanned: to be freed where it hurts nobody.
+    pub(crate) fn into_batches(self) -> Vec<B> {
+        self.batches
+    }
+
     /// Collects the times that count at the cursor's position.
     #[inline]
     fn gather(&mut self) {

@@ -29,7 +29,11 @@ use differential_dataflow::{
     operators::arrange::{Arranged, arrangement::arrange_core},
     trace::{
         BatchCursor, Cursor, Navigable, Span, TraceReader,
-        implementations::{ord_neu::OrdKeyBatcher, spine_fueled::SpineBatch},
+        implementations::{
+            Vector,
+            ord_neu::{OrdKeyBatch, OrdKeyBatcher},
+            spine_fueled::SpineBatch,
+        },
     },
 };
 use stash::Frontier;
@@ -49,13 +53,13 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::{
     Connection, SinkError, SinkToken,
-    batch::{KeySpine, Multiplicity},
+    batch::{KeyBatch, KeySpine, Multiplicity},
     message::{Control, Report, ToChain, frontier_of, minted},
     minder::{Minder, ToWorker},
     rows::{Encode, OfType, Row, RowBuilder, check_encoded, check_schema},
     scan::{Projection, RowSink},
     token::WorkerState,
-    write::{Scans, Writer},
+    write::{Remains, Scans, Writer},
 };
 
 /// Puts a collection into a stash: every update of `collection`, with its own time and multiplicity, until an update of
@@ -400,11 +404,12 @@ impl<R: 'static, B: RowBuilder<R>> RowSink for Rows<R, B> {
     }
 }
 
-impl<C, R, E> Scans<C> for KeyRows<R, E>
+impl<C, R, D, E> Scans<C> for KeyRows<R, E>
 where
-    R: 'static,
+    R: Ord + Clone + Send + Sync + 'static,
+    D: Multiplicity,
     E: Encode<R>,
-    C: Cursor + 'static,
+    C: Cursor<Storage = KeyBatch<R, D>> + 'static,
     for<'a> C::Key<'a>: Borrow<R>,
 {
     type Projection = KeyRows<R, E>;
@@ -413,6 +418,24 @@ where
         let encode = self.encode.clone();
         let rows = Rows::new(&encode)?;
         Ok((KeyRows { encode, row: PhantomData }, rows))
+    }
+
+    fn remains(&self, batch: KeyBatch<R, D>) -> Result<Option<Box<dyn Remains>>, KeyBatch<R, D>> {
+        Ok(batch.into_inner().map(|batch| Box::new(Keys(batch)) as Box<dyn Remains>))
+    }
+}
+
+/// How updates lie in a batch.
+type Laid<R, D> = Vector<((R, ()), u64, D)>;
+
+/// A batch that only this has, and of which nothing is asked any more.
+struct Keys<R: Ord + Clone + 'static, D: Multiplicity>(OrdKeyBatch<Laid<R, D>>);
+
+impl<R: Ord + Clone + Send + 'static, D: Multiplicity> Remains for Keys<R, D> {
+    fn free(&mut self, rows: usize) -> bool {
+        let keys = &mut self.0.storage.keys;
+        keys.truncate(keys.len().saturating_sub(rows));
+        !keys.is_empty()
     }
 }
 
@@ -459,5 +482,24 @@ where
 
     fn project(&mut self, key: C::Key<'_>, val: C::Val<'_>, rows: &mut Self::Rows) -> Result<(), String> {
         rows.append(&(self.projection)(key, val)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::testing::key_batch;
+
+    type Walk = <KeyBatch<u64, i64> as Navigable>::Cursor;
+
+    #[test]
+    fn the_last_who_has_a_batch_frees_its_rows_so_many_at_a_time() {
+        let rows = KeyRows { encode: OfType, row: PhantomData::<fn() -> u64> };
+        let remains = |batch| Scans::<Walk>::remains(&rows, batch).ok().expect("it is known how");
+        let batch = key_batch((0..10).map(|key| (key, 0, 1)).collect()).expect("updates");
+        assert!(remains(batch.clone()).is_none(), "another still has it");
+        let mut last = remains(batch).expect("rows");
+        assert!(last.free(4) && last.free(4), "two are left");
+        assert!(!last.free(4), "all are freed");
     }
 }

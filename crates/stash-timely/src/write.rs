@@ -9,8 +9,10 @@
 //! - A share that is finished without waiting is reported in the same activation; else its future goes on in the
 //!   background, and wakes the operator.
 //! - What cannot be scanned or built becomes a failed share, never an empty one (I12).
+//! - The next chunk is scanned while the builder takes one: so a share takes as long as the slower of the two.
 //! - Batches are let go when their scan has begun, since the scan keeps those it needs; a failed share ends the
-//!   rendering, so nobody asks for them again.
+//!   rendering, so nobody asks for them again. Their rows are freed by the worker that made them, some at each
+//!   activation ([`Remains`]).
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -41,6 +43,45 @@ pub(crate) trait Scans<C: Cursor>: 'static {
     type Projection: Projection<C>;
     /// Both, for one scan.
     fn scan(&self) -> ScanParts<C, Self::Projection>;
+    /// What is to be freed of a batch that is asked for no more: nothing where others still have it. The batch itself
+    /// where nobody knows how to free some of its rows.
+    fn remains(&self, batch: C::Storage) -> Result<Option<Box<dyn Remains>>, C::Storage> {
+        Err(batch)
+    }
+}
+
+/// Rows of a batch that are freed some at a time.
+///
+/// Each row is some small pieces of memory. Where another thread frees millions of them, an allocator keeps them for
+/// the thread that they came from, and has it collect all of them in one call: for seconds the worker does nothing else.
+pub(crate) trait Remains: Send {
+    /// Frees so many rows; whether more are left. What is not rows may be left, to be dropped elsewhere.
+    fn free(&mut self, rows: usize) -> bool;
+}
+
+/// Rows to be freed, and what counts them until they are.
+type Freeing = (Box<dyn Remains>, Option<Arc<Scanning>>);
+
+/// What a share in the background gives back to its worker.
+enum Back<B> {
+    Report(Report),
+    /// Batches that were scanned, with what counts them until they are freed.
+    Scanned(Vec<B>, Scanning),
+}
+
+/// How the background reaches its worker.
+struct ToWorker<B> {
+    sender: mpsc::Sender<Back<B>>,
+    activator: SyncActivator,
+}
+
+impl<B> ToWorker<B> {
+    /// What nobody listens for any more is dropped here: the dataflow was dropped, and the ledger knows what was written.
+    fn send(&self, back: Back<B>) {
+        if self.sender.send(back).is_ok() {
+            let _ = self.activator.activate();
+        }
+    }
 }
 
 /// A projection and what it appends to, or why there are none.
@@ -60,7 +101,9 @@ where
     errors: Errors,
     /// Minted, and not begun.
     waiting: VecDeque<Minted>,
-    finished: (mpsc::Sender<Report>, mpsc::Receiver<Report>),
+    back: (mpsc::Sender<Back<B>>, mpsc::Receiver<Back<B>>),
+    /// Let go, and not freed yet.
+    freeing: VecDeque<Freeing>,
     activator: SyncActivator,
     state: Arc<WorkerState>,
 }
@@ -86,7 +129,8 @@ where
             held: Held::new(),
             errors: Errors::new(),
             waiting: VecDeque::new(),
-            finished: mpsc::channel(),
+            back: mpsc::channel(),
+            freeing: VecDeque::new(),
             activator,
             state: Arc::clone(state),
         }
@@ -106,8 +150,11 @@ where
 
     /// Begins what the worker's frontier allows, and gives what is finished to `report`.
     pub(crate) fn work(&mut self, frontier: Frontier, mut report: impl FnMut(Report)) {
-        while let Ok(finished) = self.finished.1.try_recv() {
-            report(finished);
+        while let Ok(back) = self.back.1.try_recv() {
+            match back {
+                Back::Report(finished) => report(finished),
+                Back::Scanned(batches, scanning) => self.let_go(batches, Some(scanning)),
+            }
         }
         while let Some(minted) =
             self.waiting.pop_front_if(|minted| self.connection.is_ready(frontier, *minted))
@@ -120,22 +167,41 @@ where
         self.measure();
     }
 
-    /// Merges some of what is held; whether there is more to merge.
+    /// Merges some of what is held, and frees some of what is not; whether there is more to do.
     pub(crate) fn merge(&mut self) -> bool {
         let mut fuel = isize::try_from(self.connection.config().merge_updates_max).unwrap_or(isize::MAX);
         let more = self.held.work(&mut fuel);
         let spent = self.held.spent();
-        self.let_go(spent);
+        self.let_go(spent, None);
         self.measure();
-        more
+        self.free() || more
+    }
+
+    /// Frees some of what was let go; whether there is more.
+    fn free(&mut self) -> bool {
+        let Some((remains, _)) = self.freeing.front_mut() else { return false };
+        if !remains.free(self.connection.config().scan_positions_max.max(1)) {
+            let freed = self.freeing.pop_front();
+            self.connection.background().runtime().spawn_blocking(move || drop(freed));
+        }
+        // SUBTLE: glibc's allocator keeps small pieces as they were freed, until somebody asks for a larger one; then all
+        // of them are collected at once. Asked for here, each time it is those of one activation.
+        drop(std::hint::black_box(Vec::<u8>::with_capacity(COLLECTING)));
+        !self.freeing.is_empty()
     }
 
     /// Lets go of everything: nothing is written any more.
     pub(crate) fn stop(&mut self) {
         self.waiting.clear();
         self.errors.clear();
-        let released = self.held.release(u64::MAX);
-        self.let_go(released);
+        let mut released = self.held.release(u64::MAX);
+        released.extend(self.back.1.try_iter().flat_map(|back| match back {
+            Back::Scanned(batches, _) => batches,
+            Back::Report(_) => Vec::new(),
+        }));
+        let freeing = std::mem::take(&mut self.freeing);
+        // The operator ends, and takes nothing back any more.
+        self.connection.background().runtime().spawn_blocking(move || drop((released, freeing)));
         self.measure();
     }
 
@@ -144,10 +210,20 @@ where
         self.state.updates.store(self.held.updates(), Ordering::Relaxed);
     }
 
-    /// Frees batches off the worker: dropping millions of rows takes long.
-    fn let_go(&self, batches: Vec<B>) {
-        if batches.iter().map(B::len).sum::<usize>() > self.connection.config().scan_positions_max {
-            self.connection.background().runtime().spawn_blocking(move || drop(batches));
+    /// Lets go of batches. Those with many rows are freed later on, as many at a time as a scan may visit.
+    fn let_go(&mut self, batches: Vec<B>, scanning: Option<Scanning>) {
+        let scanning = scanning.map(Arc::new);
+        for batch in batches {
+            if batch.len() <= self.connection.config().scan_positions_max {
+                continue;
+            }
+            match self.scans.remains(batch) {
+                Ok(Some(remains)) => self.freeing.push_back((remains, scanning.clone())),
+                Ok(None) => {}
+                Err(batch) => {
+                    self.connection.background().runtime().spawn_blocking(move || drop(batch));
+                }
+            }
         }
     }
 
@@ -189,7 +265,7 @@ where
             Ok(step @ (Step::Chunk(_) | Step::Paused)) => {
                 let share = Building { connection: self.connection.clone(), builder };
                 let chunk = if let Step::Chunk(chunk) = step { Some(chunk) } else { None };
-                Box::pin(share.scan_on(scan, chunk, errors, scanning))
+                Box::pin(share.scan_on(scan, chunk, errors, scanning, self.to_worker()))
             }
         }
     }
@@ -213,7 +289,7 @@ where
             self.connection.background().runtime().spawn_blocking(move || drop(abandoned));
         }
         let released = self.held.release(upper.as_u64());
-        self.let_go(released);
+        self.let_go(released, None);
     }
 
     /// Takes the errors below `upper`; those in `wanted` are to be reported.
@@ -232,15 +308,13 @@ where
             return Some(report);
         }
         drop(entered);
-        let (sender, activator) = (self.finished.0.clone(), self.activator.clone());
-        self.connection.spawn(async move {
-            let report = finishing.await;
-            // Nobody listens any more when the dataflow was dropped: then the ledger knows what was written.
-            if sender.send(report).is_ok() {
-                let _ = activator.activate();
-            }
-        });
+        let worker = self.to_worker();
+        self.connection.spawn(async move { worker.send(Back::Report(finishing.await)) });
         None
+    }
+
+    fn to_worker(&self) -> ToWorker<B> {
+        ToWorker { sender: self.back.0.clone(), activator: self.activator.clone() }
     }
 }
 
@@ -282,13 +356,15 @@ impl Building {
         self.builder.push(updates).await.map_err(|error| error.to_string())
     }
 
-    /// Goes on with a scan that is too long for a worker. What the builder waits for, it waits for without a permit.
+    /// Goes on with a scan that is too long for a worker. What the builder waits for, it waits for without a permit, and
+    /// with one chunk more at most.
     async fn scan_on<B, P>(
         mut self,
         mut scan: Scan<B, P>,
         mut chunk: Option<Chunk>,
         mut errors: Errors,
         scanning: Scanning,
+        worker: ToWorker<B>,
     ) -> Report
     where
         B: Navigable + Send + 'static,
@@ -296,12 +372,12 @@ impl Building {
         <B::Cursor as Cursor>::Diff: Multiplicity,
         P: Projection<B::Cursor>,
     {
+        let connection = self.connection.clone();
         loop {
-            if let Err(reason) = self.push(chunk).await {
-                return disarmed(self.builder.fail(reason));
-            }
+            // The scan first: what the builder has to do, it may do in place.
+            let (stepped, pushed) = tokio::join!(stepped(&connection, scan), self.push(chunk));
             let step;
-            (scan, step) = match stepped(&self.connection, scan).await {
+            (scan, step) = match pushed.and(stepped) {
                 Ok(stepped) => stepped,
                 Err(reason) => return disarmed(self.builder.fail(reason)),
             };
@@ -310,11 +386,8 @@ impl Building {
                 Step::Paused => None,
                 Step::Done(last) => {
                     add_errors(&mut errors, scan.take_errors());
-                    // Batches of millions of rows are freed here, before the parts are written.
-                    let freed = tokio::task::spawn_blocking(move || drop((scan, scanning)));
-                    let pushed = self.push(last).await;
-                    let _ = freed.await;
-                    return match pushed {
+                    worker.send(Back::Scanned(scan.into_batches(), scanning));
+                    return match self.push(last).await {
                         Ok(()) => self.finish(errors).await,
                         Err(reason) => disarmed(self.builder.fail(reason)),
                     };
@@ -333,6 +406,10 @@ impl Building {
         })
     }
 }
+
+/// Bytes that are asked for in order to have the allocator collect what was freed: more than it keeps apart, and less than
+/// it would ask the system for.
+const COLLECTING: usize = 64 << 10;
 
 /// How many positions are visited between two looks at whether the rendering stopped.
 const POSITIONS_A_LOOK: usize = 16_384;
