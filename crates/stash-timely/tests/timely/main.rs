@@ -2,5 +2,12 @@
 //!
 //! Each test ends at rest: the store's listing equals the catalog's references.
 
+mod cluster;
+mod ending;
+mod errors;
+mod failing;
 mod rendering;
+mod replicas;
+mod story;
 mod support;
+mod workers;

@@ -1,0 +1,123 @@
+//! Errors of the dataflow: consumers get everything before, then the error; what is taken back at its time is none.
+
+use differential_dataflow::input::Input;
+use stash::{DataflowError, Frontier};
+use stash_timely::{Outcome, Replica, SinkError, batch::arrange_vals, stash_arranged};
+use timely::Config;
+
+use crate::{
+    story::{Feed, Story, Words, play},
+    support::World,
+};
+
+#[test]
+fn an_error_in_the_middle_poisons_the_chain_from_its_time_on() {
+    let feed = Feed::seeded(21, 60, 5);
+    for (stride, world) in [(1, World::files(3)), (60, World::files(3)), (4, World::parts(3))] {
+        let sink = world.declare::<Words>("words", |spec| spec.up_to(feed.end));
+        let errors = vec![("later", 31, 1), ("it broke", 30, 1), ("another", 30, 2)];
+        let story = Story { errors, stride, ..Story::of(&feed) };
+        let (outcome, _) = play(&world, &sink, "replica", 3, &story);
+        // Of several at the earliest time one is told.
+        let Outcome::Poisoned(DataflowError { at: 30, message }) = &outcome else { panic!("{outcome:?}") };
+        assert!(["it broke", "another"].contains(&message.as_str()), "{message}");
+        for _ in 0..2 {
+            let (updates, upper, error) = world.read_to_error(&sink);
+            assert_eq!(upper, Frontier::at(30));
+            assert_eq!(updates, feed.oracle(0, Frontier::at(30)), "everything up to there");
+            let told = error.expect("then the error, again and again");
+            assert!(told.contains(message.as_str()), "{told}");
+        }
+        assert_eq!(play(&world, &sink, "replica", 3, &Story::of(&feed)), (outcome, 0), "for good");
+        world.at_rest(&sink);
+        world.leaves_nothing(&sink);
+    }
+}
+
+#[test]
+fn an_error_that_is_taken_back_at_its_time_counts_for_nothing_whichever_worker_says_so() {
+    let feed = Feed::seeded(22, 40, 5);
+    let world = World::files(3);
+    let sink = world.declare::<Words>("words", |spec| spec.up_to(feed.end));
+    let errors = vec![("oops", 9, 2), ("oops", 9, -1), ("oops", 9, -1), ("no", 0, 1), ("no", 0, -1)];
+    let story = Story { errors, ..Story::of(&feed) };
+    assert_eq!(play(&world, &sink, "replica", 3, &story).0, Outcome::Complete);
+    assert_eq!(world.read(&sink).0, feed.oracle(0, Frontier::EMPTY));
+    world.at_rest(&sink);
+}
+
+#[test]
+fn an_error_that_is_taken_back_later_was_one() {
+    let feed = Feed::seeded(23, 40, 5);
+    let world = World::files(2);
+    let sink = world.declare::<Words>("words", |spec| spec.up_to(feed.end));
+    // In one description, so that both are there when it is written.
+    let errors = vec![("oops", 9, 1), ("oops", 12, -1)];
+    let story = Story { errors, stride: 40, ..Story::of(&feed) };
+    let (outcome, _) = play(&world, &sink, "replica", 2, &story);
+    assert!(matches!(&outcome, Outcome::Poisoned(error) if error.at == 9), "{outcome:?}");
+    assert_eq!(world.read_to_error(&sink).1, Frontier::at(9));
+    world.at_rest(&sink);
+}
+
+/// Arranges words by their text and puts them into a sink of texts and numbers, halved: odd ones cannot be.
+fn halves(world: &World, rows: Vec<(Words, u64, isize)>) -> (stash::Sink, Outcome) {
+    let sink = world.declare::<Words>("halves", |spec| spec.up_to(100));
+    let place = stash_timely::Place { process: 0, processes: 1, workers: 2 };
+    let replica = Replica::new(&sink, "replica", world.stash.draw_launch(), place, &world.background);
+    let workers = timely::execute(Config::process(2), move |worker| {
+        replica.keep(worker, |worker, connection| {
+            let first = worker.index() == 0;
+            let (mut input, _errors, token) = worker.dataflow(|scope| {
+                let (input, words) = scope.new_collection::<Words, isize>();
+                let (errors, faults) = scope.new_collection::<String, isize>();
+                let arranged = arrange_vals(words);
+                let halve = |word: &String, number: &i64| match number % 2 {
+                    0 => Ok((word.clone(), number / 2)),
+                    _ => Err(format!("{word} {number} cannot be halved")),
+                };
+                let token = stash_arranged::<_, Words, _, _, _>(arranged, faults, halve, connection)?;
+                Ok::<_, SinkError>((input, errors, token))
+            })?;
+            for (row, time, diff) in rows.iter().filter(|_| first) {
+                input.update_at(row.clone(), *time, *diff);
+            }
+            Ok((token, move |_: &mut _| {
+                input.advance_to(100);
+                input.flush();
+                let _ = &_errors;
+            }))
+        })
+    });
+    let outcomes = workers.expect("workers").join();
+    let outcome = outcomes.into_iter().map(|ended| ended.expect("no panic").expect("an outcome")).next();
+    (sink, outcome.expect("a worker"))
+}
+
+fn update(word: &str, number: i64, time: u64, diff: isize) -> (Words, u64, isize) {
+    ((word.to_owned(), number), time, diff)
+}
+
+#[test]
+fn a_projection_that_fails_is_an_error_at_the_time_of_the_update() {
+    let rows = vec![update("a", 4, 0, 1), update("b", 6, 5, 2), update("a", 7, 8, 1), update("c", 2, 9, 1)];
+    let world = World::files(2);
+    let (sink, outcome) = halves(&world, rows);
+    let Outcome::Poisoned(error) = outcome else { panic!("{outcome:?}") };
+    assert_eq!((error.at, error.message.as_str()), (8, "a 7 cannot be halved"));
+    let (updates, upper, _) = world.read_to_error(&sink);
+    assert_eq!(upper, Frontier::at(8));
+    assert_eq!(updates, [(("a|2".to_owned(), 0), 1), (("b|3".to_owned(), 5), 2)].into());
+    world.at_rest(&sink);
+}
+
+#[test]
+fn a_projection_that_fails_for_what_is_taken_back_at_its_time_does_not_matter() {
+    let rows = vec![update("a", 4, 0, 1), update("a", 7, 8, 1), update("a", 7, 8, -1), update("a", 4, 9, -1)];
+    let world = World::files(2);
+    let (sink, outcome) = halves(&world, rows);
+    assert_eq!(outcome, Outcome::Complete);
+    let (updates, _) = world.read(&sink);
+    assert_eq!(updates, [(("a|2".to_owned(), 0), 1), (("a|2".to_owned(), 9), -1)].into());
+    world.at_rest(&sink);
+}

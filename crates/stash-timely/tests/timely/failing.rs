@@ -1,0 +1,55 @@
+//! A store that fails: a replica renders again, and the chain is the oracle's.
+
+use stash::{Frontier, StashConfig};
+use stash_testkit::{Fault, FaultPlan, Op};
+use stash_timely::{Outcome, Replica, SinkError};
+
+use crate::{
+    story::{Feed, Story, Words, play, try_play},
+    support::World,
+};
+
+/// Every update in a part; a PUT is tried once.
+fn impatient() -> World {
+    let mut config = StashConfig::default();
+    config.batch.inline_batch_bytes_max = 0;
+    config.batch.attempts_max = 1;
+    World::with_config(2, config)
+}
+
+#[test]
+fn a_put_that_fails_makes_the_replica_render_again_and_nothing_is_lost() {
+    let feed = Feed::seeded(31, 40, 5);
+    for fault in [Fault::Refused { retry: false }, Fault::TimedOut, Fault::LostReply] {
+        let world = impatient();
+        let sink = world.declare::<Words>("words", |spec| spec.up_to(feed.end));
+        let plan =
+            [0, 1, 7, 12, 20].iter().fold(FaultPlan::none(), |plan, nth| plan.at(Op::Put, *nth, fault));
+        world.faults().set_plan(plan);
+        let (outcome, renderings) = play(&world, &sink, "replica", 2, &Story::of(&feed));
+        assert_eq!(outcome, Outcome::Complete, "{fault:?}");
+        assert!(renderings > 1, "{fault:?}: rendered {renderings} times");
+        world.faults().heal();
+        assert_eq!(world.read(&sink).0, feed.oracle(0, Frontier::EMPTY), "{fault:?}");
+        world.at_rest(&sink);
+        world.leaves_nothing(&sink);
+    }
+}
+
+#[test]
+fn a_store_that_is_gone_ends_the_replica_after_some_renderings_and_the_next_start_goes_on() {
+    let feed = Feed::seeded(32, 30, 5);
+    let world = impatient();
+    let sink = world.declare::<Words>("words", |spec| spec.up_to(feed.end));
+    world.faults().set_plan(FaultPlan::none().always(Op::Put, Fault::Refused { retry: false }));
+    let token = world.stash.draw_launch();
+    let error = try_play(&world, &sink, "replica", token, 2, &Story::of(&feed)).expect_err("no store");
+    let SinkError::NoProgress { renderings, .. } = &*error else { panic!("{error}") };
+    assert_eq!(*renderings, Replica::renderings_max());
+    assert_eq!(world.read(&sink).0, [].into(), "a failure is never an empty share (I12)");
+    world.faults().heal();
+    assert_eq!(play(&world, &sink, "replica", 2, &Story::of(&feed)), (Outcome::Complete, 1));
+    assert_eq!(world.read(&sink).0, feed.oracle(0, Frontier::EMPTY));
+    world.at_rest(&sink);
+    world.leaves_nothing(&sink);
+}
