@@ -335,6 +335,7 @@ impl Connection {
         let reason = match stop {
             Stop::Complete => "the chain is complete".to_owned(),
             Stop::Ended => "the input ended".to_owned(),
+            Stop::Poisoned { at, message } => format!("the dataflow is in error at {at}: {message}"),
             Stop::GoingAway => "the sink is going away".to_owned(),
             Stop::Reopen(reason) | Stop::Failed(reason) => reason.clone(),
         };

@@ -14,6 +14,14 @@ pub enum Stop {
     Ended,
     /// This rendering cannot go on: drop the dataflow, and render again with a new grant.
     Reopen(String),
+    /// The dataflow is in error from this time on, by this replica's word or another's: consumers get everything before,
+    /// and then the error. Nothing is written any more until the sink is dropped.
+    Poisoned {
+        /// The time of the error.
+        at: u64,
+        /// What the dataflow says.
+        message: String,
+    },
     /// The sink is going away: it was dropped, or a worker dropped its token.
     GoingAway,
     /// Rendering again will not help: the reason says what does.

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use stash::{Chain, ErrorKind, Frontier, Mint, OwnedParts, ShareMessage};
+use stash::{Chain, DataflowError, ErrorKind, Frontier, HeadStatus, Mint, OwnedParts, ShareMessage};
 use timely::scheduling::SyncActivator;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -86,7 +86,7 @@ impl Minder {
             Ok(stop) | Err(stop) => stop,
         };
         tracing::info!(sink = %self.connection.sink().name(), incarnation = %self.connection.incarnation(), ?stop, "stopped");
-        if matches!(stop, Stop::Reopen(_) | Stop::Failed(_) | Stop::GoingAway) {
+        if matches!(stop, Stop::Poisoned { .. } | Stop::Reopen(_) | Stop::Failed(_) | Stop::GoingAway) {
             self.connection.cancel();
             self.chain.close(&format!("{stop:?}")).await;
         }
@@ -169,6 +169,11 @@ impl Minder {
                 Ok(Some(resolved)) => {
                     self.connection.resolved(&resolved);
                     self.open = self.open.saturating_sub(1);
+                    // SUBTLE: only a poisoned chain stays behind what was offered. It would drop whatever else is offered,
+                    // without an error, and the rendering would end as if all had been taken.
+                    if resolved.upper < resolved.description.upper() {
+                        return Err(self.stop_behind().await);
+                    }
                     return Ok(true);
                 }
                 Err(error) if error.kind() == ErrorKind::Retry && begun.elapsed() < PATIENCE => {
@@ -178,6 +183,15 @@ impl Minder {
                 }
                 Err(error) => return Err(stop_for(error)),
             }
+        }
+    }
+
+    /// Why the chain does not go on.
+    async fn stop_behind(&self) -> Stop {
+        match self.connection.sink().head().await.map(|head| head.status) {
+            Ok(HeadStatus::Poisoned(DataflowError { at, message })) => Stop::Poisoned { at, message },
+            Ok(status) => Stop::Reopen(format!("the chain stays behind what was offered: it is {status:?}")),
+            Err(error) => stop_for(error),
         }
     }
 

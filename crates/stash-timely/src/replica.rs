@@ -160,7 +160,7 @@ impl Replica {
                 let (sink, reason) = (sink.to_owned(), reason.to_owned());
                 return Err(Arc::new(SinkError::NoProgress { sink, renderings: moved_nothing, reason }));
             }
-            self.shared.background.runtime().block_on(tokio::time::sleep(wait));
+            self.shared.background.runtime().block_on(async { tokio::time::sleep(wait).await });
             wait = (wait * 2).min(LAST_WAIT);
         }
     }
@@ -240,7 +240,7 @@ impl Replica {
 fn again((connection, stop): &(Connection, Stop)) -> Option<(&str, &str)> {
     match stop {
         Stop::Reopen(reason) | Stop::Failed(reason) => Some((connection.sink().name().as_str(), reason)),
-        Stop::Complete | Stop::Ended | Stop::GoingAway => None,
+        Stop::Complete | Stop::Ended | Stop::Poisoned { .. } | Stop::GoingAway => None,
     }
 }
 
@@ -261,6 +261,9 @@ fn outcomes(connected: &[Connected], stops: &[(Connection, Stop)]) -> Vec<Outcom
             match stop {
                 Some((_, Stop::Complete)) => Outcome::Complete,
                 Some((_, Stop::GoingAway)) => Outcome::GoingAway,
+                Some((_, Stop::Poisoned { at, message })) => {
+                    Outcome::Poisoned(DataflowError { at: *at, message: message.clone() })
+                }
                 _ => Outcome::Ended,
             }
         }

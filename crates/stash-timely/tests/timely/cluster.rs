@@ -48,7 +48,7 @@ fn a_store_that_fails_for_one_process_makes_all_render_again() {
     let sink = world.declare::<Words>("words", |spec| spec.up_to(feed.end));
     let processes = [world.again(2), world.again(2)];
     let refused = stash_testkit::Fault::Refused { retry: false };
-    let plan = stash_testkit::FaultPlan::none().at(stash_testkit::Op::Put, 3, refused);
+    let plan = stash_testkit::FaultPlan::none().at(stash_testkit::Op::Put, 0, refused);
     processes[1].faults().set_plan(plan);
     for ended in play_cluster(&processes, "words", "replica", 2, &Story::of(&feed)) {
         assert_eq!(ended.expect("an outcome"), (Outcome::Complete, 2), "alike in all processes");

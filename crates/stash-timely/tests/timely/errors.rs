@@ -34,6 +34,19 @@ fn an_error_in_the_middle_poisons_the_chain_from_its_time_on() {
     }
 }
 
+/// Named for what was found: the rendering went on as if nothing were wrong, or ended as complete.
+#[test]
+fn a_replica_is_told_that_its_chain_is_poisoned_although_its_inputs_stay_open() {
+    let feed = Feed::seeded(24, 60, 5);
+    let world = World::files(2);
+    let sink = world.declare::<Words>("words", |spec| spec);
+    let story = Story { errors: vec![("it broke", 30, 1)], closes: false, ..Story::of(&feed) };
+    let poisoned = Outcome::Poisoned(DataflowError { at: 30, message: "it broke".to_owned() });
+    assert_eq!(play(&world, &sink, "replica", 2, &story), (poisoned, 1));
+    world.at_rest(&sink);
+    world.leaves_nothing(&sink);
+}
+
 #[test]
 fn an_error_that_is_taken_back_at_its_time_counts_for_nothing_whichever_worker_says_so() {
     let feed = Feed::seeded(22, 40, 5);
@@ -63,21 +76,21 @@ fn an_error_that_is_taken_back_later_was_one() {
 /// Arranges words by their text and puts them into a sink of texts and numbers, halved: odd ones cannot be.
 fn halves(world: &World, rows: Vec<(Words, u64, isize)>) -> (stash::Sink, Outcome) {
     let sink = world.declare::<Words>("halves", |spec| spec.up_to(100));
-    let place = stash_timely::Place { process: 0, processes: 1, workers: 2 };
-    let replica = Replica::new(&sink, "replica", world.stash.draw_launch(), place, &world.background);
+    let (place, kept) = (stash_timely::Place::alone(2), sink.clone());
+    let replica = Replica::new("replica", world.stash.draw_launch(), place, &world.background);
     let workers = timely::execute(Config::process(2), move |worker| {
-        replica.keep(worker, |worker, connection| {
+        replica.keep(worker, &kept, |worker, connection| {
             let first = worker.index() == 0;
-            let (mut input, _errors, token) = worker.dataflow(|scope| {
+            let (mut input, mut errors, token) = worker.dataflow(|scope| {
                 let (input, words) = scope.new_collection::<Words, isize>();
-                let (errors, faults) = scope.new_collection::<String, isize>();
+                let (errors_in, faults) = scope.new_collection::<String, isize>();
                 let arranged = arrange_vals(words);
                 let halve = |word: &String, number: &i64| match number % 2 {
                     0 => Ok((word.clone(), number / 2)),
                     _ => Err(format!("{word} {number} cannot be halved")),
                 };
                 let token = stash_arranged::<_, Words, _, _, _>(arranged, faults, halve, connection)?;
-                Ok::<_, SinkError>((input, errors, token))
+                Ok::<_, SinkError>((input, errors_in, token))
             })?;
             for (row, time, diff) in rows.iter().filter(|_| first) {
                 input.update_at(row.clone(), *time, *diff);
@@ -85,7 +98,8 @@ fn halves(world: &World, rows: Vec<(Words, u64, isize)>) -> (stash::Sink, Outcom
             Ok((token, move |_: &mut _| {
                 input.advance_to(100);
                 input.flush();
-                let _ = &_errors;
+                errors.advance_to(100);
+                errors.flush();
             }))
         })
     });

@@ -2,7 +2,7 @@
 
 use stash::{Frontier, StashConfig};
 use stash_testkit::{Fault, FaultPlan, Op};
-use stash_timely::{Outcome, Replica, SinkError};
+use stash_timely::{Outcome, RENDERINGS_MAX, SinkError};
 
 use crate::{
     story::{Feed, Story, Words, play, try_play},
@@ -45,7 +45,7 @@ fn a_store_that_is_gone_ends_the_replica_after_some_renderings_and_the_next_star
     let token = world.stash.draw_launch();
     let error = try_play(&world, &sink, "replica", token, 2, &Story::of(&feed)).expect_err("no store");
     let SinkError::NoProgress { renderings, .. } = &*error else { panic!("{error}") };
-    assert_eq!(*renderings, Replica::renderings_max());
+    assert_eq!(*renderings, RENDERINGS_MAX);
     assert_eq!(world.read(&sink).0, [].into(), "a failure is never an empty share (I12)");
     world.faults().heal();
     assert_eq!(play(&world, &sink, "replica", 2, &Story::of(&feed)), (Outcome::Complete, 1));

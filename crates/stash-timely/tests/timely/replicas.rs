@@ -42,7 +42,7 @@ fn a_rendering_is_granted_every_as_of_in_turn_and_goes_on_from_it() {
     for world in [World::files(2), World::parts(2)] {
         let sink = world.declare::<Words>("words", |spec| spec.as_of(original).up_to(feed.end));
         let begun = opened(&world, &sink, 2);
-        assert_eq!((begun.as_of(), begun.floor()), (original, Frontier::MIN));
+        assert_eq!((begun.as_of(), begun.floor()), (original, Frontier::at(original)));
         render_up_to(&world, &begun, &feed, original + 1);
         for upper in original + 2..=feed.end {
             let begun = opened(&world, &sink, 2);

@@ -156,9 +156,10 @@ impl Story {
         &self,
         worker: &mut Worker,
         replica: &Replica,
+        sink: &Sink,
         renderings: &AtomicUsize,
     ) -> Result<Outcome, Arc<SinkError>> {
-        replica.keep(worker, |worker, connection| {
+        replica.keep(worker, sink, |worker, connection| {
             renderings.fetch_add(1, Ordering::Relaxed);
             self.render(worker, connection)
         })
@@ -220,7 +221,7 @@ pub fn try_play(
     workers: usize,
     story: &Story,
 ) -> Result<(Outcome, usize), Arc<SinkError>> {
-    let place = Place { process: 0, processes: 1, workers: u32::try_from(workers).unwrap() };
+    let place = Place::alone(u32::try_from(workers).unwrap());
     play_process(world, sink, name, token, place, Config::process(workers), story)
 }
 
@@ -263,10 +264,10 @@ pub fn play_process(
     config: Config,
     story: &Story,
 ) -> Result<(Outcome, usize), Arc<SinkError>> {
-    let replica = Replica::with_config(sink, name, token, place, &world.background, story.config);
-    let (story, renderings) = (story.clone(), Arc::new(AtomicUsize::new(0)));
+    let replica = Replica::with_config(name, token, place, &world.background, story.config);
+    let (story, kept, renderings) = (story.clone(), sink.clone(), Arc::new(AtomicUsize::new(0)));
     let counted = Arc::clone(&renderings);
-    let workers = timely::execute(config, move |worker| story.keep(worker, &replica, &counted));
+    let workers = timely::execute(config, move |worker| story.keep(worker, &replica, &kept, &counted));
     let ended = workers.expect("workers").join().into_iter().map(|ended| ended.expect("no panic"));
     let mut ended = ended.collect::<Vec<_>>();
     let last = ended.pop().expect("a worker");

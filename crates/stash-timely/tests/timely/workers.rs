@@ -74,7 +74,7 @@ fn a_thread_a_process_and_a_process_that_serializes_do_the_same() {
         let shown = format!("{communication:?}");
         let world = World::memory(3);
         let sink = world.declare::<Words>("words", |spec| spec.up_to(feed.end));
-        let place = Place { process: 0, processes: 1, workers };
+        let place = Place::alone(workers);
         let config = Config { communication, worker: WorkerConfig::default() };
         let token = world.stash.draw_launch();
         let ended = play_process(&world, &sink, "replica", token, place, config, &story);
