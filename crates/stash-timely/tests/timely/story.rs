@@ -69,10 +69,11 @@ impl Feed {
             let here = updates.entry(time).or_default();
             for _ in 0..rows {
                 if draw(3) == 0 && !live.is_empty() {
-                    let gone = usize::try_from(draw(u64::try_from(live.len()).unwrap())).unwrap();
+                    let gone =
+                        usize::try_from(draw(u64::try_from(live.len()).expect("it fits"))).expect("it fits");
                     here.push((live.swap_remove(gone), -1));
                 } else {
-                    let row = (format!("word {}", draw(50)), i64::try_from(draw(4)).unwrap());
+                    let row = (format!("word {}", draw(50)), i64::try_from(draw(4)).expect("it fits"));
                     live.push(row.clone());
                     here.push((row, 1));
                 }
@@ -88,7 +89,7 @@ impl Feed {
             let time = (*time).max(as_of);
             for ((word, number), diff) in rows.iter().filter(|_| Frontier::at(time) < upper) {
                 *updates.entry((format!("{word}|{number}"), time)).or_default() +=
-                    i64::try_from(*diff).unwrap();
+                    i64::try_from(*diff).expect("it fits");
             }
         }
         updates.retain(|_, diff| *diff != 0);
@@ -100,13 +101,13 @@ impl Feed {
         self.updates.get(&time).into_iter().flatten()
     }
 
-    fn share<'a>(
-        &'a self,
+    fn share(
+        &self,
         time: u64,
         worker: usize,
         workers: usize,
         split: Split,
-    ) -> impl Iterator<Item = &'a (Words, isize)> {
+    ) -> impl Iterator<Item = &(Words, isize)> {
         self.at(time)
             .enumerate()
             .filter(move |(index, ((word, _), diff))| {
@@ -166,10 +167,13 @@ impl Story {
     }
 }
 
+/// A worker's inputs: words, and errors.
+type Inputs = (InputSession<u64, Words, isize>, InputSession<u64, String, isize>);
+
 /// A worker's part of a story.
 struct Feeding {
     story: Story,
-    inputs: Option<(InputSession<u64, Words, isize>, InputSession<u64, String, isize>)>,
+    inputs: Option<Inputs>,
     next: u64,
     steps: u64,
 }
@@ -221,7 +225,7 @@ pub fn try_play(
     workers: usize,
     story: &Story,
 ) -> Result<(Outcome, usize), Arc<SinkError>> {
-    let place = Place::alone(u32::try_from(workers).unwrap());
+    let place = Place::alone(u32::try_from(workers).expect("it fits"));
     play_process(world, sink, name, token, place, Config::process(workers), story)
 }
 
@@ -237,9 +241,9 @@ pub fn play_cluster(
     let token = worlds[0].stash.draw_launch();
     let addresses = free_addresses(worlds.len());
     let place = |process: usize| Place {
-        process: u32::try_from(process).unwrap(),
-        processes: u32::try_from(worlds.len()).unwrap(),
-        workers: u32::try_from(workers).unwrap(),
+        process: u32::try_from(process).expect("it fits"),
+        processes: u32::try_from(worlds.len()).expect("it fits"),
+        workers: u32::try_from(workers).expect("it fits"),
     };
     std::thread::scope(|threads| {
         let processes = worlds.iter().enumerate().map(|(process, world)| {
@@ -278,7 +282,7 @@ pub fn play_process(
             (one, two) => panic!("not alike on all workers: {one:?}, {two:?}"),
         }
     }
-    Ok((last?, renderings.load(Ordering::Relaxed) / usize::try_from(place.workers).unwrap()))
+    Ok((last?, renderings.load(Ordering::Relaxed) / usize::try_from(place.workers).expect("it fits")))
 }
 
 /// The configuration of one of several processes.
