@@ -225,7 +225,7 @@ impl Connection {
         self.shared.stop.get().map(|(stop, _)| stop)
     }
 
-    /// Whether the chain moved while this was rendered, as all workers were told.
+    /// Whether the chain took anything of this rendering, as all workers were told.
     pub(crate) fn moved(&self) -> bool {
         self.shared.stop.get().is_some_and(|(_, moved)| *moved)
     }
@@ -297,6 +297,17 @@ impl Connection {
 
     pub(crate) fn arm(&self, frame: &Bytes) -> Result<stash::ShareMessage<stash::OwnedParts>, SinkError> {
         self.incarnation_or_stopped(|incarnation| incarnation.arm(frame))
+    }
+
+    /// What an input frontier says, after one that was `before`: `None` where the inputs ended and the chain is not
+    /// complete by that.
+    ///
+    /// SUBTLE: a dataflow that stops closes its inputs, and its frontier becomes empty as if everything had been said. Only
+    /// a sealing sink takes its word for it. One with an `up_to` is complete when a frontier was seen to have reached
+    /// that: what is empty before may be a worker's closure that returned too early.
+    pub(crate) fn says(&self, before: Frontier, now: Frontier) -> Option<Frontier> {
+        let spec = &self.sink().row().spec;
+        (!now.is_empty() || spec.seals || before >= spec.up_to).then_some(now)
     }
 
     /// Whether a worker whose input frontier is `frontier` has all of `minted`.

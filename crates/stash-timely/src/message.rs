@@ -35,7 +35,7 @@ pub(crate) enum Control {
     Mint { lower: u64, upper: u64, floor: u64 },
     /// The chain's upper, and where the inputs have to keep their history from.
     Chain { upper: u64, hold: u64 },
-    /// Nothing follows. `moved`: the chain moved during this rendering.
+    /// Nothing follows. `moved`: the chain took something of this rendering.
     Stop { stop: Stop, moved: bool },
 }
 
@@ -77,6 +77,8 @@ pub(crate) enum Report {
 pub(crate) enum ToChain {
     /// Below this frontier every worker has all updates and all errors.
     Frontier(Frontier),
+    /// The inputs ended without saying that the chain is complete ([`crate::Connection::says`]).
+    Ended,
     /// What a worker reports.
     Report(Report),
 }

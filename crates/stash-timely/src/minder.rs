@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use stash::{Chain, DataflowError, ErrorKind, Frontier, HeadStatus, Mint, OwnedParts, ShareMessage};
+use stash::{Chain, DataflowError, ErrorKind, Frontier, HeadStatus, Mint, Outcome, OwnedParts, ShareMessage};
 use timely::scheduling::SyncActivator;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -32,16 +32,26 @@ const HOLD_EVERY: Duration = Duration::from_millis(200);
 
 /// The way back to the operator on the minting worker.
 pub(crate) struct ToWorker {
-    pub(crate) sender: mpsc::Sender<Control>,
+    pub(crate) sender: Option<mpsc::Sender<Control>>,
     pub(crate) activator: SyncActivator,
 }
 
 impl ToWorker {
     fn send(&self, control: Control) {
         // Whoever does not listen any more has dropped the dataflow, which this task learns by its own queue.
-        if self.sender.send(control).is_ok() {
+        if let Some(sender) = &self.sender
+            && sender.send(control).is_ok()
+        {
             let _ = self.activator.activate();
         }
+    }
+}
+
+impl Drop for ToWorker {
+    /// Where this task dies without a last word, the operator has to look to learn of it.
+    fn drop(&mut self) {
+        self.sender = None;
+        let _ = self.activator.activate();
     }
 }
 
@@ -51,8 +61,10 @@ pub(crate) struct Minder {
     inbox: UnboundedReceiver<ToChain>,
     worker: ToWorker,
     frontier: Frontier,
-    /// The chain's upper when the rendering began.
-    began_at: Frontier,
+    /// Whether the inputs ended: nothing is minted above their last frontier.
+    ended: bool,
+    /// Whether the chain took anything of this rendering: what another replica moved does not mend this one.
+    moved: bool,
     /// Descriptions that were minted and have no outcome yet.
     open: usize,
     /// What the workers were told last.
@@ -68,13 +80,14 @@ impl Minder {
         worker: ToWorker,
     ) -> Minder {
         Minder {
-            began_at: chain.known_upper(),
+            moved: false,
             told: (connection.upper(), Frontier::MIN),
             connection,
             chain,
             inbox,
             worker,
             frontier: Frontier::MIN,
+            ended: false,
             open: 0,
             hold_asked: None,
         }
@@ -91,9 +104,8 @@ impl Minder {
             self.chain.close(&format!("{stop:?}")).await;
         }
         self.tell_chain().await;
-        let moved = self.chain.known_upper() > self.began_at;
-        self.worker.send(Control::Stop { stop: stop.clone(), moved });
-        self.connection.stop_with(&stop, moved);
+        self.worker.send(Control::Stop { stop: stop.clone(), moved: self.moved });
+        self.connection.stop_with(&stop, self.moved);
     }
 
     async fn mind(&mut self) -> Result<Stop, Stop> {
@@ -124,13 +136,17 @@ impl Minder {
                 if let Some(stop) = self.mint()? {
                     return Ok(stop);
                 }
+                // Under load a batch is always waiting: who waits for the hold must not wait for the load to end.
+                self.tell_chain_if_due().await;
             }
+            self.tell_chain_if_due().await;
         }
     }
 
     async fn take(&mut self, news: ToChain) -> Result<(), Stop> {
         match news {
             ToChain::Frontier(frontier) => self.frontier = self.frontier.max(frontier),
+            ToChain::Ended => self.ended = true,
             ToChain::Report(Report::Share(frame)) => {
                 let share: ShareMessage<OwnedParts> = match self.connection.arm(&frame) {
                     Ok(share) => share,
@@ -152,7 +168,8 @@ impl Minder {
                     self.open += 1;
                     self.worker.send(Control::mint(minted));
                 }
-                Mint::NotYet | Mint::InFlight => return Ok(None),
+                Mint::NotYet => return Ok((self.ended && self.open == 0).then_some(Stop::Ended)),
+                Mint::InFlight => return Ok(None),
                 Mint::Complete => return Ok((self.open == 0).then_some(Stop::Complete)),
                 Mint::Ended => return Ok((self.open == 0).then_some(Stop::Ended)),
             }
@@ -168,6 +185,8 @@ impl Minder {
                 Ok(None) => return Ok(false),
                 Ok(Some(resolved)) => {
                     self.connection.resolved(&resolved);
+                    self.moved |=
+                        matches!(resolved.outcome, Some(Outcome::Accepted | Outcome::Trimmed { .. }));
                     self.open = self.open.saturating_sub(1);
                     // SUBTLE: only a poisoned chain stays behind what was offered. It would drop whatever else is offered,
                     // without an error, and the rendering would end as if all had been taken.
@@ -202,6 +221,12 @@ impl Minder {
         }
         let asked = self.hold_asked.map_or(Duration::MAX, |asked| asked.elapsed());
         Some(HOLD_EVERY.saturating_sub(asked))
+    }
+
+    async fn tell_chain_if_due(&mut self) {
+        if self.hold_due() == Some(Duration::ZERO) {
+            self.tell_chain().await;
+        }
     }
 
     async fn tell_chain(&mut self) {

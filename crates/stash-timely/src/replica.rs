@@ -9,13 +9,13 @@
 //!   different orders: so when one has to be rendered again the others are asked to stop, and all are rendered again
 //!   once all have. Nothing is written twice: what was accepted is covered from birth.
 //! - Renderings that move nothing are not repeated without an end ([`RENDERINGS_MAX`]).
-//! - Where a process cannot open its connections, it returns the error. Its end is the end of the replica: timely's
-//!   other processes stop when a peer is lost, and the launcher starts all of them with a new token.
+//! - Where one process of several cannot open its connections or render, it panics: timely's other processes stop when
+//!   a peer is lost, and the launcher starts all of them with a new token. One that is alone returns the error.
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use stash::{DataflowError, ErrorKind, Launch, LaunchToken, Sink};
@@ -30,6 +30,8 @@ pub const RENDERINGS_MAX: u32 = 10;
 const PARKED: Duration = Duration::from_millis(1);
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LAST_WAIT: Duration = Duration::from_secs(2);
+/// How long an opening is tried again.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a kept sink ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,8 +142,8 @@ impl Replica {
         let (mut moved_nothing, mut wait) = (0, FIRST_WAIT);
         let mut rendering = 0;
         loop {
-            let connected = self.connected(rendering, sinks)?;
-            let stops = self.one(worker, &connected, &mut render)?;
+            let connected = self.connected(rendering, sinks).map_err(|error| self.alone(error))?;
+            let stops = self.one(worker, &connected, &mut render).map_err(|error| self.alone(error))?;
             self.forget(rendering);
             let Some((sink, reason)) = stops.iter().find_map(again) else {
                 return Ok(outcomes(&connected, &stops));
@@ -163,6 +165,14 @@ impl Replica {
             self.shared.background.runtime().block_on(async { tokio::time::sleep(wait).await });
             wait = (wait * 2).min(LAST_WAIT);
         }
+    }
+
+    /// An error that only this process has. The others of its replica would wait for it: so where there are others it
+    /// panics, which ends them as well.
+    fn alone(&self, error: Arc<SinkError>) -> Arc<SinkError> {
+        let Place { process, processes, .. } = self.shared.place;
+        assert!(processes == 1, "process {process} of replica {} cannot go on: {error}", self.shared.name);
+        error
     }
 
     /// One rendering, until all of its sinks have stopped.
@@ -223,9 +233,23 @@ impl Replica {
         let workers = place.processes.saturating_mul(place.workers);
         let first = place.process.saturating_mul(place.workers);
         let launch = Launch::process(name, token, place.process, workers, first, place.workers)?;
-        match background.runtime().block_on(Connection::open(sink, launch, background, *config)) {
-            Err(SinkError::Stash(error)) if error.kind() == ErrorKind::Absent => Ok(Connected::Dropped),
-            opened => opened,
+        let (begun, mut wait) = (Instant::now(), FIRST_WAIT);
+        loop {
+            let open = Connection::open(sink, launch.clone(), background, *config);
+            match background.runtime().block_on(open) {
+                Err(SinkError::Stash(error)) if error.kind() == ErrorKind::Absent => {
+                    return Ok(Connected::Dropped);
+                }
+                // One process that fails for a moment would otherwise be the end of all.
+                Err(SinkError::Stash(error))
+                    if error.kind() == ErrorKind::Retry && begun.elapsed() < PATIENCE =>
+                {
+                    tracing::info!(sink = %sink.name(), %error, "opened again");
+                    background.runtime().block_on(async { tokio::time::sleep(wait).await });
+                    wait = (wait * 2).min(LAST_WAIT);
+                }
+                opened => return opened,
+            }
         }
     }
 

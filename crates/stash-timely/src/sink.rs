@@ -21,7 +21,8 @@ use std::{
     borrow::Borrow,
     fmt::Display,
     marker::PhantomData,
-    sync::{Arc, atomic::Ordering, mpsc},
+    sync::{Arc, PoisonError, atomic::Ordering, mpsc},
+    time::{Duration, Instant},
 };
 
 use differential_dataflow::{
@@ -52,7 +53,7 @@ use timely::{
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::{
-    Connection, SinkError, SinkToken,
+    Connection, SinkError, SinkToken, Stop,
     batch::{KeyBatch, KeySpine, Multiplicity},
     message::{Control, Report, ToChain, frontier_of, minted},
     minder::{Minder, ToWorker},
@@ -175,6 +176,9 @@ where
     Ok(token)
 }
 
+/// How often a writer looks whether it is to be rendered again, where nothing else wakes it.
+const LOOKING: Duration = Duration::from_secs(1);
+
 /// How the mint and merge operators of the minting worker reach the minder.
 type Inbox = Option<UnboundedSender<ToChain>>;
 
@@ -202,11 +206,11 @@ where
     let (answers, answered) = mpsc::channel();
     let inbox = chain.map(|chain| {
         let activator = scope.worker().sync_activator_for(info.address.to_vec());
-        let to_worker = ToWorker { sender: answers, activator };
+        let to_worker = ToWorker { sender: Some(answers), activator };
         connection.spawn(Minder::new(connection.clone(), chain, minder, to_worker).run());
         inbox
     });
-    let to_minder = inbox.clone();
+    let (to_minder, connection) = (inbox.clone(), connection.clone());
 
     builder.build(move |mut capabilities| {
         // Held until the rendering stops; only where something is minted.
@@ -218,15 +222,24 @@ where
             let (Some(held), Some(to_minder)) = (&capability, &to_minder) else { return };
             let frontier = meet(frontiers);
             if frontier > told {
+                let news = connection.says(told, frontier).map_or(ToChain::Ended, ToChain::Frontier);
                 told = frontier;
                 // Refused once the minder stopped: its last word is in the queue.
-                let _ = to_minder.send(ToChain::Frontier(frontier));
+                let _ = to_minder.send(news);
             }
             let mut stopped = false;
             let mut output = output.activate();
             let mut session = output.session(held);
-            while let Ok(control) = answered.try_recv() {
-                stopped |= matches!(control, Control::Stop { .. });
+            while !stopped {
+                let control = match answered.try_recv() {
+                    Ok(control) => control,
+                    Err(mpsc::TryRecvError::Empty) => break,
+                    Err(mpsc::TryRecvError::Disconnected) => {
+                        let reason = "the task that minds the chain has died".to_owned();
+                        Control::Stop { stop: Stop::Reopen(reason), moved: false }
+                    }
+                };
+                stopped = matches!(control, Control::Stop { .. });
                 session.give(control);
             }
             drop(session);
@@ -273,11 +286,14 @@ where
     let mut writer = Writer::new(connection, shares, scans, again, state);
     let (connection, state) = (connection.clone(), Arc::clone(state));
 
+    let watching = scope.activator_for(std::rc::Rc::clone(&info.address));
     builder.build(move |_| {
         // Kept while this worker may still have to report.
         let mut capability: Option<Capability<u64>> = None;
         let mut stopped = false;
         let mut said_dropped = false;
+        // One timer at a time, else each activation would make another one for ever.
+        let mut looks: Option<Instant> = None;
         move |frontiers| {
             updates.for_each(|_, spans| {
                 let spans = spans.drain(..);
@@ -328,7 +344,14 @@ where
                         said_dropped = true;
                     }
                 } else {
+                    if let Some(reason) = state.reopen.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                        session.give(Report::Failed(reason));
+                    }
                     writer.work(meet(&frontiers[..2]), |report| session.give(report));
+                }
+                if looks.is_none_or(|at| Instant::now() >= at) {
+                    looks = Some(Instant::now() + LOOKING);
+                    watching.activate_after(LOOKING);
                 }
             }
             if writer.merge() {

@@ -1,7 +1,7 @@
 //! What a worker keeps of a sink in its dataflow.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex, PoisonError,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
@@ -30,7 +30,7 @@ pub struct HeldUse {
     pub scanning: usize,
 }
 
-/// Tells what a worker holds.
+/// Tells what a worker holds, and the worker what it cannot see.
 #[derive(Clone, Debug)]
 pub struct HeldWatch {
     connection: Connection,
@@ -38,6 +38,12 @@ pub struct HeldWatch {
 }
 
 impl HeldWatch {
+    /// Has the sink rendered again, for a reason that it cannot see: a source that failed, say, and whose collection stays
+    /// empty and open. The operator learns of it when it is next activated, or within a second.
+    pub fn reopen(&self, reason: impl Into<String>) {
+        *self.worker.reopen.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.into());
+    }
+
     /// What it holds now.
     pub fn held(&self) -> HeldUse {
         HeldUse {
@@ -67,6 +73,8 @@ pub struct SinkToken {
 pub(crate) struct WorkerState {
     pub(crate) dropped: AtomicBool,
     pub(crate) stopped: AtomicBool,
+    /// Why the sink has to be rendered again, said from outside.
+    pub(crate) reopen: Mutex<Option<String>>,
     pub(crate) batches: AtomicUsize,
     pub(crate) updates: AtomicUsize,
 }

@@ -27,6 +27,7 @@ use stash::{
     DataflowError, Description, Frontier, Minted, OwnedParts, ShareBuilder, ShareMessage, ShareWriter,
 };
 use timely::scheduling::SyncActivator;
+use tokio::sync::Semaphore;
 
 use crate::{
     Connection,
@@ -84,6 +85,26 @@ impl<B> ToWorker<B> {
     }
 }
 
+/// Sends a share's report when it ends, or, where its task dies, that it failed: silence would stall the merge.
+struct Reporting<B> {
+    worker: ToWorker<B>,
+    report: Option<Report>,
+}
+
+impl<B> Reporting<B> {
+    fn ends_with(mut self, report: Report) {
+        self.report = Some(report);
+    }
+}
+
+impl<B> Drop for Reporting<B> {
+    fn drop(&mut self) {
+        if let Some(report) = self.report.take() {
+            self.worker.send(Back::Report(report));
+        }
+    }
+}
+
 /// A projection and what it appends to, or why there are none.
 pub(crate) type ScanParts<C, P> = Result<(P, <P as Projection<C>>::Rows), String>;
 /// Dataflow errors with their time and multiplicity.
@@ -104,6 +125,10 @@ where
     back: (mpsc::Sender<Back<B>>, mpsc::Receiver<Back<B>>),
     /// Let go, and not freed yet.
     freeing: VecDeque<Freeing>,
+    /// The turn of long scans.
+    long_scans: Arc<Semaphore>,
+    /// Why nothing can be written, found while updates were taken in.
+    refused: Option<String>,
     activator: SyncActivator,
     state: Arc<WorkerState>,
 }
@@ -131,12 +156,22 @@ where
             waiting: VecDeque::new(),
             back: mpsc::channel(),
             freeing: VecDeque::new(),
+            long_scans: Arc::new(Semaphore::new(1)),
+            refused: None,
             activator,
             state: Arc::clone(state),
         }
     }
 
     pub(crate) fn hold(&mut self, span: Span<u64, B>) {
+        let since = span.desc.since().elements().first().copied().unwrap_or(u64::MAX);
+        if span.has_updates() && since > self.connection.as_of() {
+            // Times that an arrangement moved up to its compaction would be taken for real (I3).
+            self.refused = Some(format!(
+                "the arrangement is compacted to {since}, beyond the as-of {}: keep it from the sink's hold on",
+                self.connection.as_of()
+            ));
+        }
         self.held.insert(span);
     }
 
@@ -150,6 +185,9 @@ where
 
     /// Begins what the worker's frontier allows, and gives what is finished to `report`.
     pub(crate) fn work(&mut self, frontier: Frontier, mut report: impl FnMut(Report)) {
+        if let Some(reason) = self.refused.take() {
+            report(Report::Failed(reason));
+        }
         while let Ok(back) = self.back.1.try_recv() {
             match back {
                 Back::Report(finished) => report(finished),
@@ -265,7 +303,12 @@ where
             Ok(step @ (Step::Chunk(_) | Step::Paused)) => {
                 let share = Building { connection: self.connection.clone(), builder };
                 let chunk = if let Step::Chunk(chunk) = step { Some(chunk) } else { None };
-                Box::pin(share.scan_on(scan, chunk, errors, scanning, self.to_worker()))
+                let (turn, worker) = (Arc::clone(&self.long_scans), self.to_worker());
+                Box::pin(async move {
+                    // One long scan of a worker at a time, in their order: each has chunks that no budget counts.
+                    let _turn = turn.acquire_owned().await;
+                    share.scan_on(scan, chunk, errors, scanning, worker).await
+                })
             }
         }
     }
@@ -309,7 +352,12 @@ where
         }
         drop(entered);
         let worker = self.to_worker();
-        self.connection.spawn(async move { worker.send(Back::Report(finishing.await)) });
+        let reporting =
+            Reporting { worker, report: Some(Report::Failed("a share's task has died".to_owned())) };
+        self.connection.spawn(async move {
+            let report = finishing.await;
+            reporting.ends_with(report);
+        });
         None
     }
 
@@ -402,10 +450,16 @@ impl Building {
         let first = errors.into_iter().find(|(_, diff)| *diff != 0);
         disarmed(match first {
             None => self.builder.finish().await,
-            Some(((at, message), _)) => self.builder.poison(DataflowError { at, message }).await,
+            Some(((at, mut message), _)) => {
+                message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+                self.builder.poison(DataflowError { at, message }).await
+            }
         })
     }
 }
+
+/// Bytes of a dataflow error's message that travel; the rest is cut off.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes that are asked for in order to have the allocator collect what was freed: more than it keeps apart, and less than
 /// it would ask the system for.

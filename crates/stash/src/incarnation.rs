@@ -116,6 +116,13 @@ impl Sink {
         let (id, lease_ms) = (self.stash().draw_incarnation(), self.lease_ms());
         for _ in 0..RACES_MAX {
             let head = catalog.head(self.id()).await?;
+            // SUBTLE: who joins is asked for before what the chain allows. Between two processes of a launch another
+            // replica may have completed the chain: the second would find nothing to render, and close what the first
+            // one renders; and the first would wait for its worker's share for ever.
+            if let Some(row) = self.joined(&launch).await? {
+                return Incarnation::start(self, launch, row, head.upper)
+                    .map(|incarnation| Opened::Render(Box::new(incarnation)));
+            }
             let as_of = match rules::grant(self.rules(), &head_of(&head)) {
                 Grant::Render { as_of, .. } => as_of,
                 Grant::Complete => {
@@ -157,6 +164,14 @@ impl Sink {
                 self.id()
             ),
         })
+    }
+
+    /// The open incarnation of this launch, where another of its processes opened one.
+    async fn joined(&self, launch: &Launch) -> Result<Option<IncarnationRow>> {
+        let Some(token) = launch.token else { return Ok(None) };
+        let of_launch = |row: &IncarnationRow| row.launch == token && row.replica == launch.replica;
+        let rows = self.incarnations().await?;
+        Ok(rows.into_iter().find(|row| of_launch(row) && row.state == IncarnationState::Open))
     }
 
     /// Closes what a replica left open and sweeps, without opening anything: for a replica that comes back and

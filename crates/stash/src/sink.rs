@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, UInt64Array};
-use arrow::datatypes::Schema;
+use arrow::datatypes::{DataType, Schema};
 use stash_batch::SinkMeters;
 use stash_catalog::{ConsumerRow, Dropped, Expired, HeadRow, IncarnationRow, SinkRow};
 use stash_chain::{ChainRules, Minted};
@@ -144,11 +144,19 @@ impl Sink {
         diffs: Vec<i64>,
     ) -> Result<RecordBatch> {
         let fields = self.schema.declared_schema().fields().iter();
-        let full = fields.chain(self.schema.full_schema().fields().iter().rev().take(2).rev()).cloned();
+        // A column may hold the values of what was declared as a dictionary; whoever takes the updates converts.
+        let fields = fields.zip(&columns).map(|(field, column)| match field.data_type() {
+            DataType::Dictionary(_, values) if **values == *column.data_type() => {
+                Arc::new(field.as_ref().clone().with_data_type(column.data_type().clone()))
+            }
+            _ => Arc::clone(field),
+        });
+        let full = fields.chain(self.schema.full_schema().fields().iter().rev().take(2).rev().cloned());
+        let full = full.collect::<Vec<_>>();
         columns.push(Arc::new(UInt64Array::from(times)));
         columns.push(Arc::new(Int64Array::from(diffs)));
-        RecordBatch::try_new(Arc::new(Schema::new(full.collect::<Vec<_>>())), columns).map_err(|error| {
-            Error::InvalidUsage { what: format!("updates of sink {}: {error}", self.name()) }
+        RecordBatch::try_new(Arc::new(Schema::new(full)), columns).map_err(|error| Error::InvalidUsage {
+            what: format!("updates of sink {}: {error}", self.name()),
         })
     }
 

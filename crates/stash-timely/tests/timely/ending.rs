@@ -48,8 +48,9 @@ fn a_sealing_sink_completes_with_its_input_and_another_only_ends() {
     let world = World::files(2);
     let seals = world.declare::<Words>("seals", stash::SinkSpec::sealing);
     let open = world.declare::<Words>("open", |spec| spec);
-    assert_eq!(play(&world, &seals, "replica", 2, &Story::of(&feed)).0, Outcome::Complete);
-    assert_eq!(play(&world, &open, "replica", 2, &Story::of(&feed)).0, Outcome::Ended);
+    let story = Story { closes: true, ..Story::of(&feed) };
+    assert_eq!(play(&world, &seals, "replica", 2, &story).0, Outcome::Complete);
+    assert_eq!(play(&world, &open, "replica", 2, &story).0, Outcome::Ended);
     assert_eq!(world.read(&seals), (feed.oracle(0, Frontier::EMPTY), Frontier::EMPTY));
     let (updates, upper) = world.read(&open);
     assert!(!upper.is_empty(), "complete is said, never inferred");
@@ -57,6 +58,24 @@ fn a_sealing_sink_completes_with_its_input_and_another_only_ends() {
     for sink in [&seals, &open] {
         world.at_rest(sink);
     }
+}
+
+/// Named for what was found: the empty frontier of an input that stopped passed for one that had reached `up_to`, and the
+/// chain was complete without what was still to come.
+#[test]
+fn an_input_that_stops_below_up_to_does_not_complete_the_chain_and_the_next_start_does() {
+    let feed = Feed::seeded(44, 60, 4);
+    let world = World::files(2);
+    let sink = world.declare::<Words>("words", |spec| spec.up_to(feed.end));
+    let stops = Story { closes: true, ..Story::of(&Feed { end: 25, ..feed.clone() }) };
+    assert_eq!(play(&world, &sink, "replica", 2, &stops), (Outcome::Ended, 1));
+    let (updates, upper) = world.read(&sink);
+    assert!(upper <= Frontier::at(25), "{upper}");
+    assert_eq!(updates, feed.oracle(0, upper));
+    assert_eq!(play(&world, &sink, "replica", 2, &Story::of(&feed)), (Outcome::Complete, 1));
+    assert_eq!(world.read(&sink), (feed.oracle(0, Frontier::EMPTY), Frontier::EMPTY));
+    world.at_rest(&sink);
+    world.leaves_nothing(&sink);
 }
 
 /// Tells a connection's workers to drop their token at one worker while a PUT stands in the store.

@@ -2,8 +2,8 @@
 
 use differential_dataflow::input::Input;
 use stash::{Frontier, Launch};
-use stash_timely::{Connected, Connection, SinkConfig, Stop, stash_sink};
-use timely::Config;
+use stash_timely::{Connected, Connection, Outcome, Place, Replica, SinkConfig, Stop, no_errors, stash_sink};
+use timely::{Config, worker::Worker};
 
 use crate::support::{Updates, World};
 
@@ -63,5 +63,43 @@ fn what_is_fed_on_several_workers_is_in_the_chain_and_a_returning_closure_does_n
     expected.retain(|(_, time), diff| *diff != 0 && Frontier::at(*time) < upper);
     assert!(!upper.is_empty(), "the dataflow stopped, the chain is not complete");
     assert_eq!(updates, expected);
+    world.at_rest(&sink);
+}
+
+/// A source that failed leaves its collection empty and open: the sink cannot see it, and has to be told.
+#[test]
+fn a_sink_that_is_told_to_renders_again_and_goes_on() {
+    let world = World::files(2);
+    let sink = world.declare::<(String, i64)>("words", |spec| spec.up_to(3));
+    let replica = Replica::new("replica", world.stash.draw_launch(), Place::alone(2), &world.background);
+    let kept = sink.clone();
+    let workers = timely::execute(Config::process(2), move |worker| {
+        let mut renderings = 0;
+        let outcome = replica.keep(worker, &kept, |worker, connection| {
+            renderings += 1;
+            let (mut words, token) = worker.dataflow(|scope| {
+                let (words, collection) = scope.new_collection::<(String, i64), isize>();
+                stash_sink(collection, no_errors(scope), connection).map(|token| (words, token))
+            })?;
+            let (first, index, watch) = (renderings == 1, worker.index(), token.watch());
+            let mut fed = false;
+            Ok((token, move |_: &mut Worker| {
+                if first && index == 1 {
+                    watch.reopen("its source failed");
+                } else if !fed {
+                    words.insert((format!("of worker {index}"), 1));
+                    words.advance_to(3);
+                    words.flush();
+                    fed = true;
+                }
+            }))
+        });
+        (outcome.expect("kept"), renderings)
+    });
+    for ended in workers.expect("executed").join() {
+        assert_eq!(ended.expect("no panic"), (Outcome::Complete, 2));
+    }
+    let rows = ["of worker 0|1", "of worker 1|1"].map(|row| ((row.to_owned(), 0), 1));
+    assert_eq!(world.read(&sink), (Updates::from(rows), Frontier::EMPTY));
     world.at_rest(&sink);
 }

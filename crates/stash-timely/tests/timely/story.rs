@@ -132,7 +132,7 @@ impl Story {
             stride: 1,
             slow: None,
             errors: Vec::new(),
-            closes: true,
+            closes: false,
             config: SinkConfig::default(),
         }
     }
