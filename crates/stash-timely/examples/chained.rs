@@ -48,11 +48,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let runtime = Arc::new(Runtime::new()?);
     let stash = runtime.block_on(Stash::open(&format!("file://{}", folder.path().display())))?;
-    let declare = |name: &str| {
-        let spec = SinkSpec::new(name, Order::schema()?)?.up_to(END);
-        Ok::<_, Box<dyn Error>>(runtime.block_on(stash.declare_sink(spec))?)
-    };
-    let (orders, large) = (declare("orders")?, declare("large-orders")?);
+    let declare = |spec: SinkSpec| runtime.block_on(stash.declare_sink(spec));
+    let orders = declare(SinkSpec::new("orders", Order::schema()?)?.up_to(END))?;
+    // A source ends when its chain is complete, and then only: so this sink may take its input's end for its own.
+    let large = declare(SinkSpec::new("large-orders", Order::schema()?)?.sealing())?;
     let background = Background::new(runtime.handle().clone(), 2);
 
     // Both go half the way and are stopped.
