@@ -286,7 +286,6 @@ where
     let mut writer = Writer::new(connection, shares, scans, again, state);
     let (connection, state) = (connection.clone(), Arc::clone(state));
 
-    let watching = scope.activator_for(std::rc::Rc::clone(&info.address));
     builder.build(move |_| {
         // Kept while this worker may still have to report.
         let mut capability: Option<Capability<u64>> = None;
@@ -351,7 +350,7 @@ where
                 }
                 if looks.is_none_or(|at| Instant::now() >= at) {
                     looks = Some(Instant::now() + LOOKING);
-                    watching.activate_after(LOOKING);
+                    activator.activate_after(LOOKING);
                 }
             }
             if writer.merge() {

@@ -21,7 +21,6 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use bytes::Bytes;
 use differential_dataflow::trace::{Cursor, Navigable, Span, implementations::spine_fueled::SpineBatch};
 use stash::{
     DataflowError, Description, Frontier, Minted, OwnedParts, ShareBuilder, ShareMessage, ShareWriter,
@@ -277,7 +276,7 @@ where
             self.forget(description.upper());
             return Box::pin(async move { disarmed(builder.finish().await) });
         };
-        let errors = self.take_errors(wanted, description.upper());
+        let mut errors = self.take_errors(wanted, description.upper());
         let scan = self.scan(wanted);
         self.forget(description.upper());
         let (mut scan, scanning) = match scan {
@@ -286,7 +285,6 @@ where
         };
         let mut positions = self.connection.config().scan_positions_max;
         let limits = limits_of(&self.connection);
-        let mut errors = errors;
         match scan.step(&mut positions, limits) {
             Err(error) => Box::pin(async move { disarmed(builder.fail(error.to_string())) }),
             Ok(Step::Done(chunk)) => {
@@ -376,7 +374,7 @@ fn failed(reason: String) -> Finishing {
 
 fn disarmed(share: ShareMessage<OwnedParts>) -> Report {
     match stash::disarm(share) {
-        Ok(frame) => Report::Share(Bytes::clone(&frame)),
+        Ok(frame) => Report::Share(frame),
         Err(error) => Report::Failed(format!("a share cannot be sent: {error}")),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use differential_dataflow::{input::Input, trace::TraceReader};
-use stash::{Frontier, Launch, Sink};
+use stash::{Frontier, Launch};
 use stash_testkit::{Op, Point};
 use stash_timely::{
     Connected, Connection, Outcome, SinkConfig, SinkError, SinkStatus, SinkToken, Stop, batch::arrange_vals,
@@ -17,15 +17,6 @@ use crate::{
 };
 
 const STEP: Option<Duration> = Some(Duration::from_millis(1));
-
-fn opened(world: &World, sink: &Sink, workers: u32) -> Connection {
-    let launch = Launch::single("replica", workers).expect("a launch");
-    let opened = Connection::open(sink, launch, &world.background, SinkConfig::default());
-    match world.runtime.block_on(opened).expect("opened") {
-        Connected::Render(connection) => connection,
-        other => panic!("{other:?}"),
-    }
-}
 
 #[test]
 fn up_to_completes_the_chain_although_the_inputs_stay_open_and_later_updates_are_left_out() {
@@ -84,7 +75,7 @@ fn a_token_that_one_worker_drops_stops_all_and_nothing_is_left_after_close() {
     for (dropped_by, workers) in [(0, 3), (1, 3), (2, 3), (0, 1)] {
         let world = World::parts(workers);
         let sink = world.sink::<Words>("words");
-        let connection = opened(&world, &sink, u32::try_from(workers).unwrap());
+        let connection = world.connect(&sink, u32::try_from(workers).unwrap());
         let story = Story { closes: false, ..Story::of(&Feed::seeded(43, 200, 5)) };
         let gate = world.faults().hold(Op::Put, Point::After);
         let (given, gate) = (connection.clone(), std::sync::Arc::new(std::sync::Mutex::new(Some(gate))));
@@ -144,7 +135,7 @@ fn an_imported_trace_whose_source_ends_does_not_complete_the_chain() {
     for source_is_dropped in [false, true] {
         let world = World::files(2);
         let sink = world.sink::<Words>("words");
-        let connection = opened(&world, &sink, 2);
+        let connection = world.connect(&sink, 2);
         let given = connection.clone();
         let workers = timely::execute(Config::process(2), move |worker| {
             let index = i64::try_from(worker.index()).unwrap();

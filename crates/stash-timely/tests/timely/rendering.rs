@@ -1,20 +1,11 @@
 //! One rendering: what goes in comes out, and a dataflow that stops does not complete the chain.
 
 use differential_dataflow::input::Input;
-use stash::{Frontier, Launch};
-use stash_timely::{Connected, Connection, Outcome, Place, Replica, SinkConfig, Stop, no_errors, stash_sink};
+use stash::Frontier;
+use stash_timely::{Outcome, Place, Replica, Stop, no_errors, stash_sink};
 use timely::{Config, worker::Worker};
 
 use crate::support::{Updates, World};
-
-fn connect(world: &World, sink: &stash::Sink, workers: u32) -> Connection {
-    let launch = Launch::single("replica", workers).expect("a launch");
-    let opened = Connection::open(sink, launch, &world.background, SinkConfig::default());
-    match world.runtime.block_on(opened).expect("opened") {
-        Connected::Render(connection) => connection,
-        other => panic!("{other:?}"),
-    }
-}
 
 /// Counts words by time on several workers; each worker feeds its part.
 #[test]
@@ -22,7 +13,7 @@ fn what_is_fed_on_several_workers_is_in_the_chain_and_a_returning_closure_does_n
     let workers = 3;
     let world = World::files(workers);
     let sink = world.sink::<(String, i64)>("words");
-    let connection = connect(&world, &sink, 3);
+    let connection = world.connect(&sink, 3);
     let given = connection.clone();
     timely::execute(Config::process(workers), move |worker| {
         let index = worker.index();

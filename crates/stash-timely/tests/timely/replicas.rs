@@ -1,7 +1,7 @@
 //! Replicas that race, and renderings that begin in the middle.
 
-use stash::{Frontier, Launch, Sink};
-use stash_timely::{Connected, Connection, Outcome, SinkConfig, SinkStatus, Stop};
+use stash::Frontier;
+use stash_timely::{Connection, Outcome, SinkStatus, Stop};
 use timely::Config;
 
 use crate::{
@@ -41,11 +41,11 @@ fn a_rendering_is_granted_every_as_of_in_turn_and_goes_on_from_it() {
     let original = 3;
     for world in [World::files(2), World::parts(2)] {
         let sink = world.declare::<Words>("words", |spec| spec.as_of(original).up_to(feed.end));
-        let begun = opened(&world, &sink, 2);
+        let begun = world.connect(&sink, 2);
         assert_eq!((begun.as_of(), begun.floor()), (original, Frontier::at(original)));
         render_up_to(&world, &begun, &feed, original + 1);
         for upper in original + 2..=feed.end {
-            let begun = opened(&world, &sink, 2);
+            let begun = world.connect(&sink, 2);
             let expected = (upper - 2, Frontier::at(upper - 1));
             assert_eq!((begun.as_of(), begun.floor()), expected, "strictly below the upper (I9)");
             render_up_to(&world, &begun, &feed, upper);
@@ -55,15 +55,6 @@ fn a_rendering_is_granted_every_as_of_in_turn_and_goes_on_from_it() {
         }
         assert_eq!(world.runtime.block_on(sink.upper()).expect("an upper"), Frontier::EMPTY);
         world.leaves_nothing(&sink);
-    }
-}
-
-fn opened(world: &World, sink: &Sink, workers: u32) -> Connection {
-    let launch = Launch::single("replica", workers).expect("a launch");
-    let opened = Connection::open(sink, launch, &world.background, SinkConfig::default());
-    match world.runtime.block_on(opened).expect("opened") {
-        Connected::Render(connection) => connection,
-        other => panic!("{other:?}"),
     }
 }
 

@@ -6,11 +6,11 @@ use std::{
 };
 
 use stash::{
-    BlobStore, Class, Frontier, OpenOptions, Sink, SinkSpec, StartAt, Stash, StashConfig, Subscription,
-    TryNext, arrow,
+    BlobStore, Class, Frontier, Launch, OpenOptions, Sink, SinkSpec, StartAt, Stash, StashConfig,
+    Subscription, TryNext, arrow,
 };
 use stash_testkit::FaultStore;
-use stash_timely::{Background, Row};
+use stash_timely::{Background, Connected, Connection, Row, SinkConfig};
 use tokio::runtime::Runtime;
 
 /// A store of a world that can be made to fail.
@@ -97,6 +97,16 @@ impl World {
     pub fn declare<R: Row>(&self, name: &str, with: impl FnOnce(SinkSpec) -> SinkSpec) -> Sink {
         let spec = SinkSpec::new(name, R::schema().expect("columns")).expect("a spec");
         self.runtime.block_on(self.stash.declare_sink(with(spec))).expect("a sink")
+    }
+
+    /// A rendering of the sink on a replica of this process alone.
+    pub fn connect(&self, sink: &stash::Sink, workers: u32) -> Connection {
+        let launch = Launch::single("replica", workers).expect("a launch");
+        let opened = Connection::open(sink, launch, &self.background, SinkConfig::default());
+        match self.runtime.block_on(opened).expect("opened") {
+            Connected::Render(connection) => connection,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// All of the chain, by row (as text) and time, and its upper.
