@@ -4,7 +4,8 @@ use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
 use stash_types::{
-    CatalogId, CommitId, ConsumerName, Frontier, IncarnationId, PartKey, SessionId, SinkId, SinkName,
+    CatalogId, CommitId, ConsumerName, Frontier, IncarnationId, LaunchToken, PartKey, SessionId, SinkId,
+    SinkName,
 };
 
 use crate::CatalogError;
@@ -79,8 +80,10 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     /// Closes an incarnation; `false` when it was closed already.
     async fn close_incarnation(&self, sink: SinkId, incarnation: IncarnationId, reason: &str)
     -> Result<bool>;
-    /// All incarnations of the sink, oldest first, closed ones included.
-    async fn incarnations(&self, sink: SinkId) -> Result<Vec<IncarnationRow>>;
+    /// The incarnation that a launch opened, closed or not. `None`: it opened none yet.
+    async fn launched(&self, sink: SinkId, launch: LaunchToken) -> Result<Option<IncarnationRow>>;
+    /// The incarnations of the sink, oldest first: those that are open, or all that ever were.
+    async fn incarnations(&self, sink: SinkId, with_closed: bool) -> Result<Vec<IncarnationRow>>;
 
     /// Resolves an offer in one transaction, if the head is as expected. Refuses to link a key that is
     /// queued for deletion, and a batch that does not begin at the head's upper (I4). The incarnation's last

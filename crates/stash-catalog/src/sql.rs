@@ -248,11 +248,19 @@ macro_rules! catalog_over_sql {
                     $crate::sql::incarnations::close(&self.sql, sink, incarnation, reason)
                 )
             }
+            async fn launched(
+                &self,
+                sink: stash_types::SinkId,
+                launch: stash_types::LaunchToken,
+            ) -> $crate::sql::Result<Option<$crate::IncarnationRow>> {
+                $crate::sql::asked!(self.sql, $crate::sql::incarnations::launched(&self.sql, sink, launch))
+            }
             async fn incarnations(
                 &self,
                 sink: stash_types::SinkId,
+                with_closed: bool,
             ) -> $crate::sql::Result<Vec<$crate::IncarnationRow>> {
-                $crate::sql::asked!(self.sql, $crate::sql::incarnations::all(&self.sql, sink))
+                $crate::sql::asked!(self.sql, $crate::sql::incarnations::all(&self.sql, sink, with_closed))
             }
             async fn commit(
                 &self,

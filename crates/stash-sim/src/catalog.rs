@@ -36,8 +36,8 @@ use stash_catalog::{
     KeyState, NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
 };
 use stash_types::{
-    CatalogId, Clock, CommitId, ConsumerName, Frontier, IdSource, IncarnationId, PartKey, SessionId, SinkId,
-    SinkName, Timestamp,
+    CatalogId, Clock, CommitId, ConsumerName, Frontier, IdSource, IncarnationId, LaunchToken, PartKey,
+    SessionId, SinkId, SinkName, Timestamp,
 };
 use state::State;
 
@@ -172,8 +172,11 @@ impl Catalog for ModelCatalog {
     ) -> Result<bool> {
         self.write("close incarnation", |state, now| state.close_incarnation(now, sink, incarnation, reason))
     }
-    async fn incarnations(&self, sink: SinkId) -> Result<Vec<IncarnationRow>> {
-        self.state("incarnations")?.all_incarnations(sink)
+    async fn launched(&self, sink: SinkId, launch: LaunchToken) -> Result<Option<IncarnationRow>> {
+        self.state("launched")?.launched(sink, launch)
+    }
+    async fn incarnations(&self, sink: SinkId, with_closed: bool) -> Result<Vec<IncarnationRow>> {
+        self.state("incarnations")?.all_incarnations(sink, with_closed)
     }
     async fn commit(&self, request: CommitRequest) -> Result<Cas<Committed>> {
         self.write("commit", |state, now| state.commit(now, &request))

@@ -17,7 +17,8 @@ use stash_catalog::{
     KeyState, NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
 };
 use stash_types::{
-    CatalogId, CommitId, ConsumerName, Frontier, IncarnationId, PartKey, SessionId, SinkId, SinkName,
+    CatalogId, CommitId, ConsumerName, Frontier, IncarnationId, LaunchToken, PartKey, SessionId, SinkId,
+    SinkName,
 };
 
 use crate::chance::count;
@@ -199,9 +200,22 @@ impl Catalog for CatalogLink {
         .await
     }
 
-    async fn incarnations(&self, sink: SinkId) -> Result<Vec<IncarnationRow>> {
+    async fn launched(&self, sink: SinkId, launch: LaunchToken) -> Result<Option<IncarnationRow>> {
+        let (truth, world, who) = (self.truth(), Arc::clone(&self.world), self.life.name().to_owned());
+        let read = async move {
+            let answer = truth.launched(sink, launch).await;
+            if let Ok(Some(row)) = &answer {
+                world.watch.joined(&who, row);
+            }
+            answer
+        };
+        self.pass(Call::Read("launched"), read).await
+    }
+
+    async fn incarnations(&self, sink: SinkId, with_closed: bool) -> Result<Vec<IncarnationRow>> {
         let truth = self.truth();
-        self.pass(Call::Read("incarnations"), async move { truth.incarnations(sink).await }).await
+        let read = async move { truth.incarnations(sink, with_closed).await };
+        self.pass(Call::Read("incarnations"), read).await
     }
 
     async fn commit(&self, request: CommitRequest) -> Result<Cas<Committed>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use stash::{Error, IncarnationState, SinkId, StashConfig};
+use stash::{Error, SinkId, StashConfig};
 use stash_chain::invariants::{Invariant, ensure, i12_progress, i17_no_leak, i17_nothing_to_sweep};
 use stash_types::DataflowError;
 use tokio::task::JoinSet;
@@ -364,8 +364,7 @@ impl Operator {
         for _ in 0..LOOKS_MAX {
             let expired = catalog.expire(sink, true).await;
             self.world.say("operator", format!("closes what ran out: {expired:?}"));
-            let rows = catalog.incarnations(sink).await;
-            if rows.is_ok_and(|rows| rows.iter().all(|row| row.state != IncarnationState::Open)) {
+            if catalog.incarnations(sink, false).await.is_ok_and(|open| open.is_empty()) {
                 return;
             }
             pause(5_000).await;

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use stash_blob::{BlobEntry, BlobEntryKind};
 use stash_catalog::{
     Acknowledged, Cas, CatalogError, CommitRequest, Committed, ConsumerRow, HeadRow, HeadStatus,
-    IncarnationState, KeyState, OpenIncarnation, Opened, OutcomeKind, Resolution, View,
+    IncarnationRow, IncarnationState, KeyState, OpenIncarnation, Opened, OutcomeKind, Resolution, View,
 };
 use stash_chain::KeyFacts;
 use stash_chain::invariants::{
@@ -205,6 +205,18 @@ impl Watch {
         world.check(who, i15_no_live_delete(&there(&now.referenced), &there(&stored), &queued));
     }
 
+    /// A process was told which incarnation its launch writes as, and may write as it. The place of its sink.
+    pub(crate) fn joined(&self, who: &str, row: &IncarnationRow) -> Option<usize> {
+        let mut state = lock(&self.state);
+        let (shard, place) = state
+            .sinks
+            .iter()
+            .find(|(_, (id, _))| *id == row.sink)
+            .map(|(shard, (_, place))| (*shard, *place))?;
+        state.granted.entry(who.to_owned()).or_default().insert((shard, row.id));
+        Some(place)
+    }
+
     /// An incarnation was opened, or read by another process of its launch (I9).
     pub(crate) async fn opened(
         &self,
@@ -215,10 +227,7 @@ impl Watch {
     ) {
         let Ok(Cas::Done(opened)) = answer else { return };
         let row = &opened.incarnation;
-        let found =
-            lock(&self.state).sinks.iter().find(|(_, (id, _))| *id == asked.sink).map(|(a, b)| (*a, *b));
-        let Some((shard, (_, place))) = found else { return };
-        lock(&self.state).granted.entry(who.to_owned()).or_default().insert((shard, row.id));
+        let Some(place) = self.joined(who, row) else { return };
         if !opened.created {
             return;
         }

@@ -224,7 +224,8 @@ impl Pair {
         };
         vec![
             format!("{:?}", self.nameless(catalog.chain(sink, Frontier::MIN, 1000).await)),
-            format!("{:?}", catalog.incarnations(sink).await),
+            format!("{:?}", catalog.incarnations(sink, true).await),
+            format!("{:?}", catalog.incarnations(sink, false).await),
             format!("{:?}", catalog.consumers(sink).await),
             format!("{:?}", catalog.key_states(sink, &keys).await),
             format!("{:?}", catalog.deletions_due(1000).await),
@@ -237,8 +238,7 @@ impl Pair {
         let Some(sink) = self.touched else { return self.declare().await };
         let head = self.model.head(sink).await.expect("a head");
         self.heads.push(head.clone());
-        let open = self.model.incarnations(sink).await.expect("listed");
-        let open = open.iter().any(|row| row.state == IncarnationState::Open);
+        let open = !self.model.incarnations(sink, false).await.expect("listed").is_empty();
         let ended = head.status == HeadStatus::Dropped;
         match self.draw(100) {
             0..4 => self.declare().await,
@@ -315,11 +315,13 @@ impl Pair {
         }
         self.openings.push(request.clone());
         self.ask(format!("{request:?}"), async |c| c.open_incarnation(request.clone()).await).await;
+        let launch = format!("launched {} {}", request.sink, request.launch);
+        self.ask(launch, async |c| c.launched(request.sink, request.launch).await).await;
     }
 
     /// Mostly an open incarnation of the sink, else a closed one, one of another sink, or none at all.
     async fn some_incarnation(&self, sink: SinkId) -> IncarnationId {
-        let own = self.model.incarnations(sink).await.expect("listed");
+        let own = self.model.incarnations(sink, true).await.expect("listed");
         let open: Vec<_> = own.iter().filter(|row| row.state == IncarnationState::Open).collect();
         let strange = IncarnationId::from_uuid(self.draws.ordered());
         match self.draw(30) {

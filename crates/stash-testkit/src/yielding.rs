@@ -14,8 +14,8 @@ use stash_catalog::{
     KeyState, NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
 };
 use stash_types::{
-    BlobKey, BlobPrefix, CatalogId, CommitId, ConsumerName, Frontier, IncarnationId, PartKey, SessionId,
-    SinkId, SinkName,
+    BlobKey, BlobPrefix, CatalogId, CommitId, ConsumerName, Frontier, IncarnationId, LaunchToken, PartKey,
+    SessionId, SinkId, SinkName,
 };
 use tokio::task::yield_now;
 
@@ -113,8 +113,11 @@ impl Catalog for YieldingCatalog {
     ) -> Answer<bool> {
         around(self.0.close_incarnation(sink, incarnation, reason)).await
     }
-    async fn incarnations(&self, sink: SinkId) -> Answer<Vec<IncarnationRow>> {
-        around(self.0.incarnations(sink)).await
+    async fn launched(&self, sink: SinkId, launch: LaunchToken) -> Answer<Option<IncarnationRow>> {
+        around(self.0.launched(sink, launch)).await
+    }
+    async fn incarnations(&self, sink: SinkId, with_closed: bool) -> Answer<Vec<IncarnationRow>> {
+        around(self.0.incarnations(sink, with_closed)).await
     }
     async fn commit(&self, request: CommitRequest) -> Answer<Cas<Committed>> {
         around(self.0.commit(request)).await

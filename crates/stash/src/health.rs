@@ -19,7 +19,7 @@ use stash_batch::{
         RETENTION_HEADROOM,
     },
 };
-use stash_catalog::{BatchRow, ConsumerRow, HeadRow, HeadStatus, HistoryFilter, IncarnationState, SinkRow};
+use stash_catalog::{BatchRow, ConsumerRow, HeadRow, HeadStatus, HistoryFilter, SinkRow};
 use stash_types::{Frontier, Timestamp};
 
 use crate::{Result, Stash};
@@ -176,8 +176,7 @@ impl Stash {
             .iter()
             .any(|of| row.spec.absent_hold_ms.is_none_or(|hold| until(now, of.seen, hold) > 0));
         let oldest = earliest.as_ref().filter(|_| !held);
-        let incarnations = catalog.incarnations(id).await?;
-        let open = incarnations.iter().filter(|of| of.state == IncarnationState::Open).count();
+        let open = catalog.incarnations(id, false).await?.len();
         Ok(SinkHealth {
             sink: row.spec.name.to_string(),
             status: status(&head),

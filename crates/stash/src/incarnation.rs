@@ -116,22 +116,11 @@ impl Sink {
         let (id, lease_ms) = (self.stash().draw_incarnation(), self.lease_ms());
         for _ in 0..RACES_MAX {
             let head = catalog.head(self.id()).await?;
-            // SUBTLE: who joins is asked for before what the chain allows. Between two processes of a launch another
-            // replica may have completed the chain: the second would find nothing to render, and close what the first
-            // one renders; and the first would wait for its worker's share for ever.
-            if let Some(row) = self.joined(&launch).await? {
-                return Incarnation::start(self, launch, row, head.upper)
-                    .map(|incarnation| Opened::Render(Box::new(incarnation)));
-            }
             let as_of = match rules::grant(self.rules(), &head_of(&head)) {
                 Grant::Render { as_of, .. } => as_of,
-                Grant::Complete => {
-                    self.clear_after(&launch.replica).await?;
-                    return Ok(Opened::Complete);
-                }
+                Grant::Complete => return self.join_or(Opened::Complete, launch, head.upper).await,
                 Grant::Poisoned(error) => {
-                    self.clear_after(&launch.replica).await?;
-                    return Ok(Opened::Poisoned(error));
+                    return self.join_or(Opened::Poisoned(error), launch, head.upper).await;
                 }
                 Grant::Dropped => return Err(CatalogError::SinkDropped { sink: self.id() }.into()),
             };
@@ -154,8 +143,7 @@ impl Sink {
                     fault::place("stash.swept_at_opening");
                     self.stash().process().wake_deleter();
                 }
-                return Incarnation::start(self, launch, opened.incarnation, head.upper)
-                    .map(|incarnation| Opened::Render(Box::new(incarnation)));
+                return self.render(launch, opened.incarnation, head.upper);
             }
         }
         Err(Error::InvalidUsage {
@@ -166,19 +154,32 @@ impl Sink {
         })
     }
 
-    /// The open incarnation of this launch, where another of its processes opened one.
-    async fn joined(&self, launch: &Launch) -> Result<Option<IncarnationRow>> {
-        let Some(token) = launch.token else { return Ok(None) };
-        let of_launch = |row: &IncarnationRow| row.launch == token && row.replica == launch.replica;
-        let rows = self.incarnations().await?;
-        Ok(rows.into_iter().find(|row| of_launch(row) && row.state == IncarnationState::Open))
+    /// What a process gets whose chain wants nothing any more: what its launch renders already, or else that `end`.
+    ///
+    /// Between two processes of a launch another replica may have ended the chain. Would the second find nothing to
+    /// render, it would close what the first one renders, which waits for its workers' shares. None can be opened
+    /// after the launch was asked for: an ended chain grants nothing.
+    async fn join_or(&self, end: Opened, launch: Launch, floor: Frontier) -> Result<Opened> {
+        if let Some(token) = launch.token
+            && let Some(row) = self.stash().catalog().launched(self.id(), token).await?
+            && row.state == IncarnationState::Open
+            && row.replica == launch.replica
+        {
+            return self.render(launch, row, floor);
+        }
+        self.clear_after(&launch.replica).await?;
+        Ok(end)
+    }
+
+    fn render(&self, launch: Launch, row: IncarnationRow, floor: Frontier) -> Result<Opened> {
+        Ok(Opened::Render(Box::new(Incarnation::start(self, launch, row, floor)?)))
     }
 
     /// Closes what a replica left open and sweeps, without opening anything: for a replica that comes back and
     /// has nothing to write, since the chain is complete or covers all it has.
     pub async fn clear_after(&self, replica: &ReplicaName) -> Result<()> {
-        for row in self.incarnations().await? {
-            if row.replica == *replica && row.state == IncarnationState::Open {
+        for row in self.open_incarnations().await? {
+            if row.replica == *replica {
                 let reason = "the replica came back with nothing to write";
                 self.stash().catalog().close_incarnation(self.id(), row.id, reason).await?;
             }

@@ -101,7 +101,7 @@ impl Stash {
                 Verdict::Foreign => Fate::Foreign,
             },
         };
-        let incarnations = self.catalog().incarnations(id).await?;
+        let incarnations = self.catalog().incarnations(id, true).await?;
         let filter = HistoryFilter { sink: Some(id), key: Some(key), ..HistoryFilter::default() };
         Ok(Explanation {
             key: key.to_string(),

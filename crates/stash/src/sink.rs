@@ -195,9 +195,15 @@ impl Sink {
         Ok(self.head().await?.upper)
     }
 
-    /// Its incarnations, oldest first.
+    /// Its incarnations, oldest first: all that ever were. A replica that starts anew each minute leaves half a
+    /// million in a year; see [`Sink::open_incarnations`].
     pub async fn incarnations(&self) -> Result<Vec<IncarnationRow>> {
-        Ok(self.stash.catalog().incarnations(self.id()).await?)
+        Ok(self.stash.catalog().incarnations(self.id(), true).await?)
+    }
+
+    /// Its incarnations that are open, oldest first: a few per replica at most.
+    pub async fn open_incarnations(&self) -> Result<Vec<IncarnationRow>> {
+        Ok(self.stash.catalog().incarnations(self.id(), false).await?)
     }
 
     /// Its consumers by name.
@@ -219,12 +225,8 @@ impl Sink {
         // SUBTLE: the head is read first. The other way round, an incarnation that is opened in between is not seen,
         // and if the chain moves on as well, the hold rises above its as-of while it still waits for its snapshot.
         let head = crate::chain::head_of(&self.head().await?);
-        let incarnations = self.incarnations().await?;
-        let pending = incarnations
-            .iter()
-            .filter(|row| row.state == stash_catalog::IncarnationState::Open)
-            .filter(|row| row.resolved == Frontier::at(row.as_of))
-            .map(|row| row.as_of);
+        let open = self.open_incarnations().await?;
+        let pending = open.iter().filter(|row| row.resolved == Frontier::at(row.as_of)).map(|row| row.as_of);
         Ok(crate::rules::read_hold(self.rules(), &head, pending))
     }
 

@@ -1,7 +1,7 @@
 //! Rendering anew: what a new incarnation costs, and what becomes of its first batches.
 
-use stash::{Frontier, IncarnationState, Launch, Outcome};
-use stash_tests::{World, assert_same, content_of, delivered_until, small, updates};
+use stash::{Frontier, IncarnationState, Launch, Opened, Outcome, SinkSpec};
+use stash_tests::{World, assert_same, content_of, delivered_until, schema, small, updates};
 
 use crate::{many, mint, open, write, write_all};
 
@@ -102,5 +102,47 @@ async fn the_processes_of_one_launch_share_a_grant_and_a_used_launch_is_refused(
     let error = sink.open_incarnation(launch(1)).await.expect_err("the launch was used");
     assert_eq!(error.kind(), stash::ErrorKind::FixCall, "{error}");
     drop(other);
+    world.close([sink.stash().clone()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_joins_what_its_launch_renders_though_another_replica_ended_the_chain_meanwhile() {
+    let world = World::files(small(0)).await;
+    let sink = world
+        .open()
+        .await
+        .declare_sink(SinkSpec::new("rows", schema()).expect("sound").up_to(5))
+        .await
+        .expect("declared");
+    let token = sink.stash().draw_launch();
+    let launch = |process| Launch::process("a", token, process, 2, process, 1).expect("sound");
+    let one = sink.open_incarnation(launch(0)).await.expect("opens").render().expect("render");
+    let (winner, mut chain) = open(&sink, "b", 1).await;
+    write(&winner, &mut chain, 1, &many(0, 20, 0)).await;
+    assert_eq!(write(&winner, &mut chain, 5, &many(0, 20, 3)).await.outcome, Some(Outcome::Accepted));
+
+    let late = sink.open_incarnation(launch(1)).await.expect("opens").render().expect("joins");
+    assert_eq!((late.id(), late.as_of()), (one.id(), one.as_of()));
+    let open = sink.open_incarnations().await.expect("listed");
+    assert!(open.iter().any(|row| row.id == one.id()), "nobody closed it: {open:?}");
+    // Both give their shares, and are told how it ended.
+    let mut chain = one.chain().expect("the minting process");
+    let minted = mint(&mut chain, 5);
+    let mut resolved = write_all(&one, &mut chain, minted, &[]).await.expect("written");
+    assert!(resolved.is_empty(), "one share is missing");
+    resolved.extend(write_all(&late, &mut chain, minted, &[]).await.expect("written"));
+    assert_eq!(resolved.iter().map(|one| one.outcome).collect::<Vec<_>>(), [Some(Outcome::Dropped)]);
+
+    let stranger = Launch::process("a", sink.stash().draw_launch(), 0, 2, 0, 1).expect("sound");
+    assert!(
+        matches!(sink.open_incarnation(stranger).await, Ok(Opened::Complete)),
+        "another launch renders nothing"
+    );
+    assert!(
+        matches!(sink.open_incarnation(launch(1)).await, Ok(Opened::Complete)),
+        "and closed what was open"
+    );
+    drop((one, late, chain));
+    winner.close("done").await.expect("closes");
     world.close([sink.stash().clone()]).await;
 }

@@ -20,8 +20,8 @@ use stash_catalog::{
     IncarnationState, KeyState, NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
 };
 use stash_types::{
-    BlobKey, BlobPrefix, CatalogId, CommitId, ConsumerName, Description, Frontier, IncarnationId, PartKey,
-    SessionId, SinkId, SinkName, Timestamp,
+    BlobKey, BlobPrefix, CatalogId, CommitId, ConsumerName, Description, Frontier, IncarnationId,
+    LaunchToken, PartKey, SessionId, SinkId, SinkName, Timestamp,
 };
 
 use super::percent;
@@ -279,7 +279,10 @@ impl Catalog for Fake {
     async fn renew_lease(&self, _: SinkId, _: IncarnationId, _: u64) -> Answer<()> {
         not_asked()
     }
-    async fn incarnations(&self, _: SinkId) -> Answer<Vec<IncarnationRow>> {
+    async fn launched(&self, _: SinkId, _: LaunchToken) -> Answer<Option<IncarnationRow>> {
+        not_asked()
+    }
+    async fn incarnations(&self, _: SinkId, _: bool) -> Answer<Vec<IncarnationRow>> {
         not_asked()
     }
     async fn commit(&self, _: CommitRequest) -> Answer<Cas<Committed>> {

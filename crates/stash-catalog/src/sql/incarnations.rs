@@ -61,8 +61,8 @@ pub(crate) async fn view(catalog: &Sql, sink: SinkId, id: IncarnationId) -> Resu
     Ok(View { head, incarnation: offerer.row })
 }
 
-/// All incarnations of a sink, oldest first.
-pub(crate) async fn all(catalog: &Sql, sink: SinkId) -> Result<Vec<IncarnationRow>> {
+/// The incarnations of a sink, oldest first: those that are open, or all of them.
+pub(crate) async fn all(catalog: &Sql, sink: SinkId, with_closed: bool) -> Result<Vec<IncarnationRow>> {
     const OP: &str = "incarnations";
     let mut held = catalog.reader(OP).await?;
     let mut snapshot = catalog.read(OP, &mut held).await?;
@@ -72,12 +72,25 @@ pub(crate) async fn all(catalog: &Sql, sink: SinkId) -> Result<Vec<IncarnationRo
             concat!(
                 "SELECT ",
                 incarnation_columns!(),
-                " FROM incarnations WHERE sink = $1 ORDER BY opened_revision"
+                " FROM incarnations WHERE sink = $1 AND (closed IS NULL OR $2 = 1) ORDER BY opened_revision"
             ),
-            args![sink],
+            args![sink, with_closed],
         )
         .await?;
     rows.iter().map(|row| catalog.fields("incarnations", row).incarnation()).collect()
+}
+
+/// The incarnation that a launch opened.
+pub(crate) async fn launched(
+    catalog: &Sql,
+    sink: SinkId,
+    launch: LaunchToken,
+) -> Result<Option<IncarnationRow>> {
+    const OP: &str = "launched";
+    let mut held = catalog.reader(OP).await?;
+    let mut snapshot = catalog.read(OP, &mut held).await?;
+    head_in(&mut snapshot, sink).await?;
+    launched_in(&mut snapshot, sink, launch).await
 }
 
 /// Opens an incarnation if the head is as expected, or reads the one the launch opened before.
@@ -102,7 +115,7 @@ pub(crate) async fn open(catalog: &Sql, request: &OpenIncarnation) -> Result<Cas
     if taken.is_none() && head_in(&mut write, sink).await?.status == HeadStatus::Dropped {
         return Err(CatalogError::SinkDropped { sink });
     }
-    if let Some(known) = launched(&mut write, sink, launch).await? {
+    if let Some(known) = launched_in(&mut write, sink, launch).await? {
         if known.replica != *replica {
             let what = format!("launch {launch} is of replica {}, not of {replica}", known.replica);
             return Err(Misuse::Inconsistent { what }.into());
@@ -151,15 +164,11 @@ pub(crate) async fn open(catalog: &Sql, request: &OpenIncarnation) -> Result<Cas
     Ok(Cas::Done(Opened { incarnation: opened, created: true, closed }))
 }
 
-async fn launched(
-    write: &mut Write<'_>,
-    sink: SinkId,
-    launch: LaunchToken,
-) -> Result<Option<IncarnationRow>> {
+async fn launched_in(tx: &mut Tx<'_>, sink: SinkId, launch: LaunchToken) -> Result<Option<IncarnationRow>> {
     let sql =
         concat!("SELECT ", incarnation_columns!(), " FROM incarnations WHERE sink = $1 AND launch = $2");
-    let row = write.row(sql, args![sink, launch]).await?;
-    row.map(|row| write.fields("incarnations", &row).incarnation()).transpose()
+    let row = tx.row(sql, args![sink, launch]).await?;
+    row.map(|row| tx.fields("incarnations", &row).incarnation()).transpose()
 }
 
 /// Extends the lease.

@@ -105,7 +105,7 @@ async fn a_fixture_of_version_1_opens_and_reads() {
     assert_eq!((second.parts.len(), second.seq), (1, 2));
     assert_eq!(catalog.consumers(sink).await.expect("listed").len(), 1);
     assert_eq!(catalog.deletions_queued(None).await.expect("a count"), 1);
-    assert_eq!(catalog.incarnations(sink).await.expect("listed").len(), 2);
+    assert_eq!(catalog.incarnations(sink, true).await.expect("listed").len(), 2);
     assert!(catalog.history(Default::default()).await.expect("history").len() > 5);
     catalog.close().await;
 }

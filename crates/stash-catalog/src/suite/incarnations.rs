@@ -24,7 +24,7 @@ pub(super) async fn an_opening_registers_and_fences(setup: Setup) {
     let view = setup.other.view(world.sink, request.id).await.expect("a view");
     assert_eq!(view.incarnation, opened.incarnation);
     assert_eq!(view.head.fence, before.fence + 1);
-    assert_eq!(setup.other.incarnations(world.sink).await.expect("listed"), [opened.incarnation]);
+    assert_eq!(setup.other.incarnations(world.sink, true).await.expect("listed"), [opened.incarnation]);
 }
 
 pub(super) async fn the_processes_of_a_launch_share_one_incarnation(setup: Setup) {
@@ -39,6 +39,10 @@ pub(super) async fn the_processes_of_a_launch_share_one_incarnation(setup: Setup
     assert!(!read.created && read.closed.is_empty());
     assert_eq!(read.incarnation.id, created.incarnation.id);
     assert_eq!(setup.catalog.head(world.sink).await.expect("a head"), head, "reading a grant fences nobody");
+    let launched = setup.other.launched(world.sink, second.launch).await.expect("answered");
+    assert_eq!(launched.map(|row| row.id), Some(created.incarnation.id));
+    let none = setup.other.launched(world.sink, world.opening("a").await.launch).await.expect("answered");
+    assert_eq!(none, None, "a launch that opened nothing");
     let other_replica = OpenIncarnation { replica: "b".parse().expect("a name"), ..second };
     let refused = setup.catalog.open_incarnation(other_replica).await;
     assert!(matches!(refused, Err(CatalogError::InvalidUsage(Misuse::Inconsistent { .. }))), "{refused:?}");
@@ -49,6 +53,8 @@ pub(super) async fn a_launch_whose_incarnation_is_closed_is_used_up(setup: Setup
     let request = world.opening("a").await;
     let id = opened(&world, request.clone()).await.incarnation.id;
     assert!(setup.catalog.close_incarnation(world.sink, id, "test").await.expect("closed"));
+    let launch = setup.catalog.launched(world.sink, request.launch).await.expect("answered").expect("known");
+    assert_eq!(launch.state, IncarnationState::Closed { reason: "test".to_owned() });
     match setup.catalog.open_incarnation(request).await {
         Err(CatalogError::InvalidUsage(Misuse::LaunchUsed { incarnation, .. })) => {
             assert_eq!(incarnation, id)
@@ -63,10 +69,11 @@ pub(super) async fn an_opening_closes_the_older_ones_of_its_replica_only(setup: 
     let request = world.opening("a").await;
     let opened = opened(&world, request).await;
     assert_eq!(opened.closed, [old.id]);
-    let states: Vec<_> = setup.catalog.incarnations(world.sink).await.expect("listed");
-    let open: Vec<_> =
-        states.iter().filter(|row| row.state == IncarnationState::Open).map(|row| row.id).collect();
-    assert_eq!(open, [other.id, opened.incarnation.id], "oldest first");
+    let states: Vec<_> = setup.catalog.incarnations(world.sink, true).await.expect("listed");
+    let ids = |rows: &[crate::IncarnationRow]| rows.iter().map(|row| row.id).collect::<Vec<_>>();
+    assert_eq!(ids(&states), [old.id, other.id, opened.incarnation.id], "oldest first");
+    let open = setup.other.incarnations(world.sink, false).await.expect("listed");
+    assert_eq!(ids(&open), [other.id, opened.incarnation.id], "oldest first, without the closed one");
 }
 
 pub(super) async fn an_opening_against_an_old_head_conflicts(setup: Setup) {
@@ -82,7 +89,7 @@ pub(super) async fn an_opening_against_an_old_head_conflicts(setup: Setup) {
     world.accept(a.id, span(0, 5), &[]).await;
     let head = setup.catalog.head(world.sink).await.expect("a head");
     assert_eq!(setup.catalog.open_incarnation(late).await.expect("answered"), Cas::Conflict(head));
-    assert_eq!(setup.catalog.incarnations(world.sink).await.expect("listed").len(), 1);
+    assert_eq!(setup.catalog.incarnations(world.sink, true).await.expect("listed").len(), 1);
 }
 
 pub(super) async fn an_id_is_never_given_twice(setup: Setup) {

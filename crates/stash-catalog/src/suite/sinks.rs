@@ -1,6 +1,6 @@
 //! Sinks are declared once, immutable, and dropped for good.
 
-use stash_types::{Frontier, SinkId};
+use stash_types::{Frontier, LaunchToken, SinkId};
 
 use super::Setup;
 use super::world::{World, at, declaration, span};
@@ -71,7 +71,8 @@ pub(super) async fn an_unknown_sink_is_named_in_the_refusal(setup: Setup) {
         setup.catalog.chain(unknown, Frontier::MIN, 1).await.map(drop),
         setup.catalog.drop_sink(unknown, true).await.map(drop),
         setup.catalog.consumers(unknown).await.map(drop),
-        setup.catalog.incarnations(unknown).await.map(drop),
+        setup.catalog.incarnations(unknown, true).await.map(drop),
+        setup.catalog.launched(unknown, LaunchToken::from_uuid(uuid::Uuid::from_u128(9))).await.map(drop),
         setup.catalog.referenced(unknown).await.map(drop),
     ];
     for answer in answers {
@@ -111,7 +112,7 @@ pub(super) async fn a_drop_closes_unlinks_queues_and_frees_the_name(setup: Setup
     let due = setup.other.deletions_due(10).await.expect("due");
     assert_eq!(due.len(), 2);
     assert!(due.iter().all(|row| row.reason == DeletionReason::SinkDropped && row.sink == world.sink));
-    let incarnations = setup.other.incarnations(world.sink).await.expect("listed");
+    let incarnations = setup.other.incarnations(world.sink, true).await.expect("listed");
     assert!(matches!(incarnations[0].state, IncarnationState::Closed { .. }));
     assert!(setup.catalog.sink(world.sink).await.expect("kept").dropped.is_some());
     let again = setup.catalog.drop_sink(world.sink, true).await.expect("dropped before");

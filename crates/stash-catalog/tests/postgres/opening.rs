@@ -183,7 +183,7 @@ async fn an_older_copy_under_a_session_is_noticed() {
     let Some(place) = fresh().await else { return };
     let world = written(&place).await;
     let catalog = &world.setup.catalog;
-    let view = catalog.incarnations(world.sink).await.expect("listed");
+    let view = catalog.incarnations(world.sink, true).await.expect("listed");
     let commit = world.accepting(view[0].id, span(5, 9), &[2]).await;
     let saw = catalog.revision().await.expect("a revision");
     execute(&mut place.bare().await, "UPDATE catalog SET revision = revision - 2").await;

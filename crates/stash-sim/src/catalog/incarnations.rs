@@ -5,7 +5,7 @@
 use stash_catalog::{
     Cas, CatalogError, Committed, IncarnationRow, IncarnationState, Misuse, OpenIncarnation, Opened, View,
 };
-use stash_types::{CommitId, Frontier, IncarnationId, ReplicaName, SinkId, Timestamp};
+use stash_types::{CommitId, Frontier, IncarnationId, LaunchToken, ReplicaName, SinkId, Timestamp};
 
 use super::Result;
 use super::state::{Sink, State, inconsistent};
@@ -54,6 +54,10 @@ impl Sink {
         self.incarnation(id).ok_or_else(|| Misuse::NoSuchIncarnation { sink, incarnation: id }.into())
     }
 
+    pub(super) fn of_launch(&self, launch: LaunchToken) -> Option<&IncarnationRow> {
+        self.incarnations.iter().map(|incarnation| &incarnation.row).find(|row| row.launch == launch)
+    }
+
     pub(super) fn known_mut(&mut self, id: IncarnationId) -> Result<&mut Incarnation> {
         let sink = self.head.sink;
         let found = self.incarnations.iter_mut().find(|incarnation| incarnation.row.id == id);
@@ -68,9 +72,15 @@ impl State {
         Ok(View { head: sink.head.clone(), incarnation: sink.known(id)?.row.clone() })
     }
 
-    /// All incarnations of a sink, oldest first.
-    pub(super) fn all_incarnations(&self, sink: SinkId) -> Result<Vec<IncarnationRow>> {
-        Ok(self.sink(sink)?.incarnations.iter().map(|incarnation| incarnation.row.clone()).collect())
+    /// The incarnations of a sink, oldest first: those that are open, or all of them.
+    pub(super) fn all_incarnations(&self, sink: SinkId, with_closed: bool) -> Result<Vec<IncarnationRow>> {
+        let rows = self.sink(sink)?.incarnations.iter().map(|incarnation| &incarnation.row);
+        Ok(rows.filter(|row| with_closed || row.state == IncarnationState::Open).cloned().collect())
+    }
+
+    /// The incarnation that a launch opened.
+    pub(super) fn launched(&self, sink: SinkId, launch: LaunchToken) -> Result<Option<IncarnationRow>> {
+        Ok(self.sink(sink)?.of_launch(launch).cloned())
     }
 
     /// Opens an incarnation if the head is as expected, or reads the one that the launch opened before.
@@ -87,8 +97,8 @@ impl State {
             );
         }
         let standing = self.live_sink(sink)?;
-        if let Some(launched) = standing.incarnations.iter().find(|one| one.row.launch == launch) {
-            return launched_before(&launched.row, &replica);
+        if let Some(launched) = standing.of_launch(launch) {
+            return launched_before(launched, &replica);
         }
         if (standing.head.upper, standing.head.fence) != (expected_upper, expected_fence) {
             return Ok(Cas::Conflict(standing.head.clone()));

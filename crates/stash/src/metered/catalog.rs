@@ -16,7 +16,8 @@ use stash_catalog::{
     KeyState, NewSink, OpenIncarnation, Opened, RegisterConsumer, SinkRow, View,
 };
 use stash_types::{
-    CatalogId, CommitId, ConsumerName, Frontier, IncarnationId, PartKey, SessionId, SinkId, SinkName,
+    CatalogId, CommitId, ConsumerName, Frontier, IncarnationId, LaunchToken, PartKey, SessionId, SinkId,
+    SinkName,
 };
 
 type Result<T> = std::result::Result<T, CatalogError>;
@@ -103,7 +104,7 @@ macro_rules! statements {
 // `changed` waits on purpose, and `close` ends: neither is a measure of the catalog.
 statements! {
     revision declare_sink sinks sink drop_sink expire head view open_incarnation renew_lease close_incarnation
-    incarnations commit read_back chain register_consumer renew_session consumers unregister_consumer acknowledge
+    launched incarnations commit read_back chain register_consumer renew_session consumers unregister_consumer acknowledge
     enqueue deletions_due deletions_queued dequeue defer key_states referenced history
 }
 
@@ -178,8 +179,11 @@ impl Catalog for MeteredCatalog {
     ) -> Result<bool> {
         self.of.close_incarnation.of(self.inner.close_incarnation(sink, incarnation, reason)).await
     }
-    async fn incarnations(&self, sink: SinkId) -> Result<Vec<IncarnationRow>> {
-        self.of.incarnations.of(self.inner.incarnations(sink)).await
+    async fn launched(&self, sink: SinkId, launch: LaunchToken) -> Result<Option<IncarnationRow>> {
+        self.of.launched.of(self.inner.launched(sink, launch)).await
+    }
+    async fn incarnations(&self, sink: SinkId, with_closed: bool) -> Result<Vec<IncarnationRow>> {
+        self.of.incarnations.of(self.inner.incarnations(sink, with_closed)).await
     }
     async fn commit(&self, request: CommitRequest) -> Result<Cas<Committed>> {
         self.of.commit.of_cas(self.inner.commit(request)).await
