@@ -20,8 +20,8 @@
 //! - A roundtrip gives back equal rows, in order. Where the fields' order is that of the columns, `derive(Ord)`
 //!   orders rows as the stash does (columns left to right, nothing before something); not so enums through
 //!   serde, which are ordered by their names.
-//! - A builder is never ragged: a row that does not fit is refused before any of its columns was appended to.
-//!   Where serde writes something else than it reads of the type, the builder ends instead.
+//! - A builder is never ragged: a row that does not fit is refused, and the rows before it and after it are what they
+//!   would be without it. So it is an error of that row alone, also where serde writes something else than it reads.
 //! - An estimate of bytes is never more than a few bytes a column and row off, and costs no pass over the columns.
 //!
 //! What this does not do: choose when a builder is full, and times and diffs; both are the writer's.
@@ -29,6 +29,7 @@
 mod arrow_rows;
 mod column;
 mod columns;
+mod cut;
 mod refusal;
 mod traced;
 mod weight;

@@ -50,10 +50,19 @@ pub trait Projection<C: Cursor>: Send + 'static {
     /// Where the rows go.
     type Rows: RowSink;
 
-    /// Appends exactly one row, or fails with an error of the dataflow and appends none.
+    /// Appends exactly one row, or says why there is none and appends none.
     ///
     /// It is called once for each time that counts, and must answer each time alike.
-    fn project(&mut self, key: C::Key<'_>, val: C::Val<'_>, rows: &mut Self::Rows) -> Result<(), String>;
+    fn project(&mut self, key: C::Key<'_>, val: C::Val<'_>, rows: &mut Self::Rows) -> Result<(), NoRow>;
+}
+
+/// Why a position has no row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoRow {
+    /// The dataflow is in error there: what is equal of another position is the same error.
+    Error(String),
+    /// The builder cannot go on, whatever the position.
+    Columns(String),
 }
 
 /// Builders of the columns that rows are made of.
@@ -251,7 +260,8 @@ where
                 self.diffs.push(diff);
                 Ok(true)
             }
-            Err(message) => self.errors.add(time, message, diff).map(|()| false),
+            Err(NoRow::Error(message)) => self.errors.add(time, message, diff).map(|()| false),
+            Err(NoRow::Columns(reason)) => Err(ScanError::Columns(reason)),
         }
     }
 

@@ -19,7 +19,8 @@
 
 use std::{
     borrow::Borrow,
-    fmt::Display,
+    fmt::{Debug, Display},
+    hash::{Hash, Hasher},
     marker::PhantomData,
     sync::{Arc, PoisonError, atomic::Ordering, mpsc},
     time::{Duration, Instant},
@@ -58,7 +59,7 @@ use crate::{
     message::{Control, Report, ToChain, frontier_of, minted},
     minder::{Minder, ToWorker},
     rows::{Encode, OfType, Row, RowBuilder, check_encoded, check_schema},
-    scan::{Projection, RowSink},
+    scan::{NoRow, Projection, RowSink},
     token::WorkerState,
     write::{Remains, Scans, Writer},
 };
@@ -129,7 +130,7 @@ where
     Tr: TraceReader<Time = u64>,
     Tr::Batch: SpineBatch<Time = u64, Merger: Send> + Navigable + Send,
     BatchCursor<Tr>: Cursor<Time = u64, Diff: Multiplicity> + Send + 'static,
-    R: Row,
+    R: Row + Debug,
     P: for<'a, 'b> Fn(
             <BatchCursor<Tr> as Cursor>::Key<'a>,
             <BatchCursor<Tr> as Cursor>::Val<'b>,
@@ -411,9 +412,32 @@ impl<R: 'static, B: RowBuilder<R>> Rows<R, B> {
         Ok(Rows { builder, row: PhantomData })
     }
 
-    fn append(&mut self, row: &R) -> Result<(), String> {
-        self.builder.append(row).map_err(|error| error.to_string())
+    /// SUBTLE: what is wrong with a row is said with the row. Two rows that do not fit are two errors; one that comes while
+    /// the other goes must not pass for an error that was taken back.
+    fn append(&mut self, row: &R) -> Result<(), NoRow>
+    where
+        R: Debug,
+    {
+        self.builder.append(row).map_err(|error| match error.is_of_one_row() {
+            true => NoRow::Error(format!("{error}; row {}", shown(row))),
+            false => NoRow::Columns(error.to_string()),
+        })
     }
+}
+
+/// Bytes of a row that are shown in an error.
+const SHOWN_MAX: usize = 256;
+
+/// A row in an error: no two rows look alike that do not to [`Debug`].
+fn shown(row: &impl Debug) -> String {
+    let mut text = format!("{row:?}");
+    if text.len() > SHOWN_MAX {
+        let mut hasher = std::hash::DefaultHasher::new();
+        text.hash(&mut hasher);
+        text.truncate(text.floor_char_boundary(SHOWN_MAX));
+        text.push_str(&format!("… #{:016x}", hasher.finish()));
+    }
+    text
 }
 
 impl<R: 'static, B: RowBuilder<R>> RowSink for Rows<R, B> {
@@ -428,7 +452,7 @@ impl<R: 'static, B: RowBuilder<R>> RowSink for Rows<R, B> {
 
 impl<C, R, D, E> Scans<C> for KeyRows<R, E>
 where
-    R: Ord + Clone + Send + Sync + 'static,
+    R: Ord + Clone + Debug + Send + Sync + 'static,
     D: Multiplicity,
     E: Encode<R>,
     C: Cursor<Storage = KeyBatch<R, D>> + 'static,
@@ -463,14 +487,14 @@ impl<R: Ord + Clone + Send + 'static, D: Multiplicity> Remains for Keys<R, D> {
 
 impl<C, R, E> Projection<C> for KeyRows<R, E>
 where
-    R: 'static,
+    R: Debug + 'static,
     E: Encode<R>,
     C: Cursor + 'static,
     for<'a> C::Key<'a>: Borrow<R>,
 {
     type Rows = Rows<R, E::Builder>;
 
-    fn project(&mut self, key: C::Key<'_>, _: C::Val<'_>, rows: &mut Self::Rows) -> Result<(), String> {
+    fn project(&mut self, key: C::Key<'_>, _: C::Val<'_>, rows: &mut Self::Rows) -> Result<(), NoRow> {
         rows.append(key.borrow())
     }
 }
@@ -483,7 +507,7 @@ struct Projected<P, R> {
 
 impl<C, R, P> Scans<C> for Projected<P, R>
 where
-    R: Row,
+    R: Row + Debug,
     C: Cursor + 'static,
     P: for<'a, 'b> Fn(C::Key<'a>, C::Val<'b>) -> Result<R, String> + Clone + Send + 'static,
 {
@@ -496,14 +520,14 @@ where
 
 impl<C, R, P> Projection<C> for Projected<P, R>
 where
-    R: Row,
+    R: Row + Debug,
     C: Cursor + 'static,
     P: for<'a, 'b> Fn(C::Key<'a>, C::Val<'b>) -> Result<R, String> + Clone + Send + 'static,
 {
     type Rows = Rows<R, R::Builder>;
 
-    fn project(&mut self, key: C::Key<'_>, val: C::Val<'_>, rows: &mut Self::Rows) -> Result<(), String> {
-        rows.append(&(self.projection)(key, val)?)
+    fn project(&mut self, key: C::Key<'_>, val: C::Val<'_>, rows: &mut Self::Rows) -> Result<(), NoRow> {
+        rows.append(&(self.projection)(key, val).map_err(NoRow::Error)?)
     }
 }
 

@@ -86,11 +86,24 @@ pub enum RowError {
         /// What happened.
         what: String,
     },
+    /// Rows that were appended before one that did not fit are gone, and so is the builder.
+    #[error("rows of type {row} are lost behind one that did not fit: {what}; report this")]
+    Lost {
+        /// The type.
+        row: &'static str,
+        /// Why they could not be kept.
+        what: String,
+    },
 }
 
 impl RowError {
     pub(super) fn unfit<R>(source: stash::PartError) -> RowError {
         RowError::Unfit { row: std::any::type_name::<R>(), source }
+    }
+
+    /// Whether it is about the one row that was appended: nothing else is wrong with it, and the builder goes on.
+    pub(crate) fn is_of_one_row(&self) -> bool {
+        !matches!(self, RowError::Full { .. } | RowError::Lost { .. })
     }
 
     pub(super) fn serde<R>(error: impl ToString) -> RowError {

@@ -331,31 +331,185 @@ fn a_builder_takes_no_more_than_offsets_can_tell_and_stays_whole() {
     assert!(fill.admit(usize::MAX).is_err());
 }
 
-#[test]
-fn a_row_that_serde_refuses_ends_its_builder() {
-    /// Read as a number, written as something else once in a while.
-    #[derive(Deserialize)]
-    struct Liar {
-        number: u64,
-    }
-    impl Serialize for Liar {
-        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            let mut fields = BTreeMap::from([("number", None)]);
-            if self.number != 0 {
-                fields.insert("number", Some(self.number));
-            }
-            fields.serialize(serializer)
+/// A number that is written as a text once in a while, which is no column of numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+struct Fitful(Option<u64>);
+
+impl Serialize for Fitful {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Some(13) => serializer.serialize_some("thirteen"),
+            number => number.serialize(serializer),
         }
     }
-    serde_row!(Liar);
-    let mut builder = Liar::builder().expect("a builder");
-    builder.append(&Liar { number: 1 }).expect("a number");
-    let refused = builder.append(&Liar { number: 0 }).expect_err("no number");
-    assert!(matches!(refused, RowError::Serde { .. }), "{refused}");
-    assert!(
-        builder.append(&Liar { number: 1 }).is_err() && builder.finish().is_err(),
-        "its columns may be ragged"
-    );
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Inner {
+    name: String,
+    parts: Vec<Fitful>,
+    paid: Option<bool>,
+    small: i8,
+}
+
+/// Fits its columns unless one of its numbers is thirteen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Nearly {
+    id: u64,
+    flag: bool,
+    name: String,
+    inner: Inner,
+    other: Option<Inner>,
+    pairs: Vec<(String, Option<String>)>,
+    inners: Vec<Inner>,
+    state: Option<State>,
+    numbers: (Fitful, u32),
+    last: Fitful,
+}
+serde_row!(Nearly);
+
+fn fitful() -> impl Strategy<Value = Fitful> {
+    prop_oneof![8 => (0..13_u64).prop_map(Some), 3 => Just(None), 1 => Just(Some(13))].prop_map(Fitful)
+}
+
+prop_compose! {
+    fn inners()(
+        name in texts(),
+        parts in proptest::collection::vec(fitful(), 0..3),
+        paid in any::<Option<bool>>(),
+        small in any::<i8>(),
+    ) -> Inner {
+        Inner { name, parts, paid, small }
+    }
+}
+
+prop_compose! {
+    fn nearly()(
+        (id, flag) in (any::<u64>(), any::<bool>()),
+        name in texts(),
+        inner in inners(),
+        other in proptest::option::of(inners()),
+        pairs in proptest::collection::vec((texts(), proptest::option::of(texts())), 0..3),
+        inners in proptest::collection::vec(inners(), 0..3),
+        state in proptest::option::of(states()),
+        numbers in (fitful(), any::<u32>()),
+        last in fitful(),
+    ) -> Nearly {
+        Nearly { id, flag, name, inner, other, pairs, inners, state, numbers, last }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Named for what was found: after a row that did not fit every other was refused, and those before it were lost.
+    #[test]
+    fn oracle_a_row_that_serde_does_not_fit_is_refused_alone(rows in proptest::collection::vec(nearly(), 0..30)) {
+        let fits = |row: &Nearly| {
+            let bad = Fitful(Some(13));
+            let inner = |inner: &Inner| inner.parts.contains(&bad);
+            ![&row.last, &row.numbers.0].contains(&&bad)
+                && !row.inners.iter().chain([&row.inner]).chain(&row.other).any(inner)
+        };
+        let mut builder = Nearly::builder().expect("a builder");
+        for _ in 0..2 {
+            let mut bytes = 0;
+            for row in &rows {
+                match builder.append(row) {
+                    Ok(()) => prop_assert!(fits(row)),
+                    Err(RowError::Serde { .. }) => prop_assert!(!fits(row)),
+                    Err(other) => panic!("{other}"),
+                }
+                prop_assert!(builder.bytes() >= bytes);
+                bytes = builder.bytes();
+            }
+            let fitting: Vec<Nearly> = rows.iter().filter(|row| fits(row)).cloned().collect();
+            prop_assert_eq!((builder.len(), bytes), (fitting.len(), bytes_of(&fitting)));
+            let columns = builder.finish().expect("it finishes");
+            let expected = batch_of(&fitting);
+            prop_assert_eq!(&columns[..], expected.columns());
+        }
+    }
+}
+
+#[test]
+fn of_many_rows_that_do_not_fit_each_is_refused_and_the_others_are_there_in_order() {
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    struct Numbered {
+        at: u64,
+        number: Fitful,
+    }
+    serde_row!(Numbered);
+    let mut builder = Numbered::builder().expect("a builder");
+    for at in 0..2_000 {
+        let number = Fitful(Some(if at % 3 == 1 { 13 } else { 0 }));
+        assert_eq!(builder.append(&Numbered { at, number }).is_ok(), at % 3 != 1);
+    }
+    let columns = builder.finish().expect("it finishes");
+    let batch =
+        RecordBatch::try_new(Arc::new(Numbered::schema().expect("columns")), columns).expect("a batch");
+    let read = Numbered::read(&batch).expect("it reads").into_iter().map(|row| row.at).collect::<Vec<_>>();
+    assert_eq!(read, (0..2_000).filter(|at| at % 3 != 1).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_kind_of_column_that_serde_traces_keeps_its_rows_when_one_does_not_fit() {
+    /// Written as such, not as a list.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    struct Bytes(Vec<u8>);
+    impl Serialize for Bytes {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.serialize_bytes(&self.0)
+        }
+    }
+    impl<'de> Deserialize<'de> for Bytes {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+            struct Reads;
+            impl serde::de::Visitor<'_> for Reads {
+                type Value = Bytes;
+                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.write_str("bytes")
+                }
+                fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Bytes, E> {
+                    Ok(Bytes(bytes.to_vec()))
+                }
+            }
+            deserializer.deserialize_bytes(Reads)
+        }
+    }
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct Kinds {
+        signed: (i8, i16, i32, i64),
+        unsigned: (u8, u16, u32, u64),
+        floats: (f32, f64),
+        flag: bool,
+        character: char,
+        text: String,
+        bytes: Option<Bytes>,
+        list: Vec<Option<bool>>,
+        state: State,
+        last: Fitful,
+    }
+    serde_row!(Kinds);
+    let row = |number: u8| Kinds {
+        signed: (-1, -2, -3, -i64::from(number)),
+        unsigned: (number, 2, 3, 4),
+        floats: (0.5, f64::from(number)),
+        flag: true,
+        character: 'x',
+        text: "text".to_owned(),
+        bytes: Some(Bytes(vec![number; 3])),
+        list: vec![None, Some(true)],
+        state: State::Sent,
+        last: Fitful(Some(u64::from(number))),
+    };
+    let mut builder = Kinds::builder().expect("a builder");
+    for number in 11..15 {
+        assert_eq!(builder.append(&row(number)).is_ok(), number != 13);
+    }
+    let columns = builder.finish().expect("nothing is lost");
+    let batch = RecordBatch::try_new(Arc::new(Kinds::schema().expect("columns")), columns).expect("a batch");
+    assert_eq!(Kinds::read(&batch).expect("it reads"), [11, 12, 14].map(row));
 }
 
 /// `cargo test -p stash-timely --release -- --ignored --nocapture cost_of_a_row`

@@ -18,6 +18,7 @@ use std::{
 };
 
 use arrow::array::{ArrayRef, RecordBatch};
+use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_arrow::{
@@ -26,7 +27,7 @@ use serde_arrow::{
 };
 use stash::RowSchema;
 
-use super::{Fill, RowBuilder, RowError, weight::weigh};
+use super::{Fill, RowBuilder, RowError, cut::cut, weight::weigh};
 
 /// Makes rows of a type that serde can write and read: a struct, with nested ones, lists and options as it likes.
 ///
@@ -149,39 +150,111 @@ fn plain(field: &FieldRef) -> FieldRef {
 
 /// Appends what serde writes of rows to the columns traced from their type.
 ///
-/// - After a row that does not fit its own columns ([`RowError::Serde`]) the builder is of no use: some of its
-///   columns were appended to. It refuses everything from then on.
+/// - A row that does not fit its own columns ([`RowError::Serde`]) may have been appended to some of them before that
+///   is known. They are cut to the rows before it and set aside; from then on each row is tried elsewhere first. So rows
+///   that fit, as nearly all do, are written once, and columns are set aside once until they are finished.
 #[derive(Debug)]
 pub struct SerdeRows<R> {
     builder: ArrayBuilder,
+    /// The rows in `builder`.
+    appended: usize,
     fill: Fill,
-    broken: bool,
+    /// The columns of the rows before the first that did not fit.
+    aside: Option<Vec<ArrayRef>>,
+    /// Where rows are tried, once one did not fit.
+    trial: Option<Trial>,
+    /// Why there are no columns any more: nothing is known of the rows that were appended.
+    lost: Option<String>,
+    fields: SchemaRef,
     row: PhantomData<fn(R)>,
+}
+
+/// Rows that were tried and are of no use.
+#[derive(Debug)]
+struct Trial {
+    builder: ArrayBuilder,
+    rows: usize,
+}
+
+/// So many rows are tried before their columns are emptied.
+const TRIED_MAX: usize = 256;
+
+impl Trial {
+    fn fits<R: Serialize>(&mut self, row: &R, fields: &SchemaRef) -> Result<(), RowError> {
+        let pushed = self.builder.push(row).map_err(RowError::serde::<R>);
+        self.rows += 1;
+        if pushed.is_err() || self.rows >= TRIED_MAX {
+            *self = Trial { builder: empty::<R>(fields)?, rows: 0 };
+        }
+        pushed
+    }
+}
+
+fn empty<R>(fields: &SchemaRef) -> Result<ArrayBuilder, RowError> {
+    ArrayBuilder::from_arrow(fields.fields()).map_err(RowError::serde::<R>)
 }
 
 impl<R> SerdeRows<R> {
     /// An empty builder for columns that were traced from `R`.
     pub fn new(traced: &SchemaRef) -> Result<SerdeRows<R>, RowError> {
-        let builder = ArrayBuilder::from_arrow(traced.fields()).map_err(RowError::serde::<R>)?;
-        Ok(SerdeRows { builder, fill: Fill::default(), broken: false, row: PhantomData })
+        Ok(SerdeRows {
+            builder: empty::<R>(traced)?,
+            appended: 0,
+            fill: Fill::default(),
+            aside: None,
+            trial: None,
+            lost: None,
+            fields: Arc::clone(traced),
+            row: PhantomData,
+        })
+    }
+
+    /// Sets the columns aside without the row that was begun.
+    fn set_aside(&mut self) -> Result<(), RowError> {
+        let mut columns = self.builder.to_marrow().map_err(RowError::serde::<R>)?;
+        columns
+            .iter_mut()
+            .try_for_each(|column| cut(column, self.appended))
+            .ok_or_else(|| RowError::serde::<R>("its columns cannot be cut to the rows before"))?;
+        self.builder = empty::<R>(&self.fields)?;
+        self.appended = 0;
+        let columns = columns.into_iter().map(ArrayRef::try_from).collect::<Result<Vec<_>, _>>();
+        let columns = columns.map_err(RowError::serde::<R>)?;
+        self.aside = Some(self.behind_those_aside(columns)?);
+        Ok(())
+    }
+
+    fn behind_those_aside(&mut self, columns: Vec<ArrayRef>) -> Result<Vec<ArrayRef>, RowError> {
+        let Some(aside) = self.aside.take() else { return Ok(columns) };
+        let both = aside.iter().zip(&columns).map(|(first, rest)| concat(&[&**first, &**rest]));
+        both.collect::<Result<_, _>>().map_err(RowError::serde::<R>)
     }
 
     fn check(&self) -> Result<(), RowError> {
-        if self.broken {
-            return Err(RowError::serde::<R>("an earlier row did not fit, this builder ended with it"));
+        match &self.lost {
+            None => Ok(()),
+            Some(what) => Err(RowError::Lost { row: std::any::type_name::<R>(), what: what.clone() }),
         }
-        Ok(())
     }
 }
 
 impl<R: Serialize + 'static> RowBuilder<R> for SerdeRows<R> {
     fn append(&mut self, row: &R) -> Result<(), RowError> {
         self.check()?;
-        self.fill.admit(weigh(row).map_err(RowError::serde::<R>)?)?;
-        self.builder.push(row).map_err(|error| {
-            self.broken = true;
-            RowError::serde::<R>(error)
-        })
+        let mut fill = self.fill;
+        fill.admit(weigh(row).map_err(RowError::serde::<R>)?)?;
+        if let Some(trial) = &mut self.trial {
+            trial.fits(row, &self.fields)?;
+        }
+        if let Err(error) = self.builder.push(row) {
+            let refused = RowError::serde::<R>(error);
+            self.lost = self.set_aside().err().map(|error| error.to_string());
+            self.trial = Some(Trial { builder: empty::<R>(&self.fields)?, rows: 0 });
+            return Err(refused);
+        }
+        self.fill = fill;
+        self.appended += 1;
+        Ok(())
     }
 
     fn bytes(&self) -> usize {
@@ -195,6 +268,8 @@ impl<R: Serialize + 'static> RowBuilder<R> for SerdeRows<R> {
     fn finish(&mut self) -> Result<Vec<ArrayRef>, RowError> {
         self.check()?;
         self.fill = Fill::default();
-        self.builder.to_arrow().map_err(RowError::serde::<R>)
+        self.appended = 0;
+        let columns = self.builder.to_arrow().map_err(RowError::serde::<R>)?;
+        self.behind_those_aside(columns)
     }
 }

@@ -38,9 +38,9 @@ impl RowSink for Pairs {
 struct Rows;
 
 impl Rows {
-    fn row(key: u64, val: u64, rows: &mut Pairs) -> Result<(), String> {
+    fn row(key: u64, val: u64, rows: &mut Pairs) -> Result<(), NoRow> {
         if key.is_multiple_of(5) {
-            return Err(format!("{} is a multiple of five", if val < 2 { 0 } else { key }));
+            return Err(NoRow::Error(format!("{} is a multiple of five", if val < 2 { 0 } else { key })));
         }
         rows.keys.append_value(key);
         rows.vals.append_value(val);
@@ -55,7 +55,7 @@ where
 {
     type Rows = Pairs;
 
-    fn project(&mut self, key: C::Key<'_>, val: C::Val<'_>, rows: &mut Pairs) -> Result<(), String> {
+    fn project(&mut self, key: C::Key<'_>, val: C::Val<'_>, rows: &mut Pairs) -> Result<(), NoRow> {
         Self::row(*key, *val, rows)
     }
 }
@@ -68,7 +68,7 @@ where
 {
     type Rows = Pairs;
 
-    fn project(&mut self, key: C::Key<'_>, (): C::Val<'_>, rows: &mut Pairs) -> Result<(), String> {
+    fn project(&mut self, key: C::Key<'_>, (): C::Val<'_>, rows: &mut Pairs) -> Result<(), NoRow> {
         Rows::row(*key, 0, rows)
     }
 }
@@ -307,8 +307,8 @@ struct Failing;
 impl Projection<<KeyBatch<u64, i64> as Navigable>::Cursor> for Failing {
     type Rows = Pairs;
 
-    fn project(&mut self, key: &u64, (): &(), _: &mut Pairs) -> Result<(), String> {
-        Err(format!("{key:05}"))
+    fn project(&mut self, key: &u64, (): &(), _: &mut Pairs) -> Result<(), NoRow> {
+        Err(NoRow::Error(format!("{key:05}")))
     }
 }
 

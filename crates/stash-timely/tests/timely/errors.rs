@@ -1,8 +1,9 @@
 //! Errors of the dataflow: consumers get everything before, then the error; what is taken back at its time is none.
 
 use differential_dataflow::input::Input;
+use serde::ser::SerializeStruct;
 use stash::{DataflowError, Frontier};
-use stash_timely::{Outcome, Replica, SinkError, batch::arrange_vals, stash_arranged};
+use stash_timely::{Outcome, Replica, SinkError, batch::arrange_vals, no_errors, stash_arranged, stash_sink};
 use timely::Config;
 
 use crate::{
@@ -134,4 +135,82 @@ fn a_projection_that_fails_for_what_is_taken_back_at_its_time_does_not_matter() 
     let (updates, _) = world.read(&sink);
     assert_eq!(updates, [(("a|2".to_owned(), 0), 1), (("a|2".to_owned(), 9), -1)].into());
     world.at_rest(&sink);
+}
+
+/// A row that serde writes without its number where that is odd: it does not fit its own columns.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+struct Even {
+    word: String,
+    number: u64,
+}
+
+impl serde::Serialize for Even {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut row = serializer.serialize_struct("Even", 2)?;
+        row.serialize_field("word", &self.word)?;
+        if self.number.is_multiple_of(2) {
+            row.serialize_field("number", &self.number)?;
+        }
+        row.end()
+    }
+}
+stash_timely::serde_row!(Even);
+
+/// Puts rows into a sink: which worker, word, number, time and diff.
+fn evens(world: &World, rows: &[(usize, &str, u64, u64, isize)]) -> (stash::Sink, Outcome) {
+    let rows = rows.iter().map(|(worker, word, number, time, diff)| {
+        (*worker, Even { word: (*word).to_owned(), number: *number }, *time, *diff)
+    });
+    let rows = rows.collect::<Vec<_>>();
+    let sink = world.declare::<Even>("evens", |spec| spec.up_to(100));
+    let (place, kept) = (stash_timely::Place::alone(2), sink.clone());
+    let replica = Replica::new("replica", world.stash.draw_launch(), place, &world.background);
+    let workers = timely::execute(Config::process(2), move |worker| {
+        replica.keep(worker, &kept, |worker, connection| {
+            let index = worker.index();
+            let (mut input, token) = worker.dataflow(|scope| {
+                let (input, evens) = scope.new_collection::<Even, isize>();
+                stash_sink(evens, no_errors(scope), connection).map(|token| (input, token))
+            })?;
+            for (_, row, time, diff) in rows.iter().filter(|row| row.0 == index) {
+                input.update_at(row.clone(), *time, *diff);
+            }
+            Ok((token, move |_: &mut _| {
+                input.advance_to(100);
+                input.flush();
+            }))
+        })
+    });
+    let outcomes = workers.expect("workers").join();
+    let outcome = outcomes.into_iter().map(|ended| ended.expect("no panic").expect("an outcome")).next();
+    (sink, outcome.expect("a worker"))
+}
+
+/// Named for what was found: the rows that were scanned after it were refused too, and poisoned the chain at their times;
+/// and what was scanned before it was lost.
+#[test]
+fn a_row_that_does_not_fit_its_columns_is_an_error_at_its_own_time_and_no_other_row_is() {
+    let world = World::files(2);
+    let rows = [(0, "a", 2, 0, 1), (0, "b", 3, 8, 1), (0, "c", 4, 5, 2), (0, "d", 6, 9, 1)];
+    let (sink, outcome) = evens(&world, &rows);
+    let Outcome::Poisoned(error) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(error.at, 8, "{error:?}");
+    assert!(error.message.contains("Even { word: \"b\", number: 3 }"), "{error:?}");
+    let (updates, upper, _) = world.read_to_error(&sink);
+    assert_eq!(upper, Frontier::at(8));
+    assert_eq!(updates, [(("a|2".to_owned(), 0), 1), (("c|4".to_owned(), 5), 2)].into());
+    world.at_rest(&sink);
+}
+
+/// Named for what was found: two rows that did not fit were one error, which was taken back where one came and the other
+/// went. The chain lacked both, and was complete.
+#[test]
+fn a_row_that_does_not_fit_and_replaces_another_does_not_pass_for_an_error_that_was_taken_back() {
+    for other in 0..2 {
+        let world = World::files(2);
+        let (sink, outcome) = evens(&world, &[(0, "a", 3, 8, 1), (other, "b", 5, 8, -1)]);
+        assert!(matches!(&outcome, Outcome::Poisoned(error) if error.at == 8), "{outcome:?}");
+        assert_eq!(world.read_to_error(&sink).1, Frontier::at(8));
+        world.at_rest(&sink);
+    }
 }
