@@ -27,6 +27,14 @@ struct Job {
     long: &'static [&'static str],
 }
 
+/// All of the workspace with its places and mutants compiled in. The whole workspace, so that what it depends on has the
+/// features it has in the tests, and is not compiled once more.
+macro_rules! faults {
+    () => {
+        "--locked --workspace --features stash-sim/faults,stash-crash/faults"
+    };
+}
+
 const JOBS: [Job; 9] = [
     Job {
         name: "simulator",
@@ -40,7 +48,7 @@ const JOBS: [Job; 9] = [
     Job {
         name: "mutants",
         asks: "rules broken in the code: the simulator notices each",
-        ci: &["cargo test --release --locked -p stash-sim --features faults --test mutants --test harm"],
+        ci: &[concat!("cargo test ", faults!(), " --test mutants --test harm")],
         long: &["cargo test --release --locked -p stash-sim --features faults --test mutants --test harm"],
     },
     Job {
@@ -55,7 +63,7 @@ const JOBS: [Job; 9] = [
     Job {
         name: "crash",
         asks: "SIGKILL at named places, full disks, failed syncs, torn logs",
-        ci: &["cargo test --release --locked -p stash-crash --features faults"],
+        ci: &[concat!("cargo test ", faults!(), " --test crash")],
         long: &[
             "cargo run --release --locked -p stash-crash --features faults --bin crash-torture -- --runs 5000",
         ],
