@@ -249,6 +249,11 @@ impl Connection {
         self.shared.under_way.idle().await;
     }
 
+    /// Workers of the whole replica.
+    pub(crate) fn workers(&self) -> u32 {
+        self.shared.workers
+    }
+
     pub(crate) fn config(&self) -> SinkConfig {
         self.shared.config
     }

@@ -59,6 +59,7 @@
 pub mod batch;
 mod connection;
 mod error;
+mod errors;
 mod held;
 pub mod hold;
 mod message;

@@ -5,6 +5,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use stash::{Description, Frontier, Minted};
 
+use crate::errors::Errors;
+
 /// Why a rendering stopped, alike on all workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stop {
@@ -64,8 +66,14 @@ pub(crate) fn frontier_of(number: u64) -> Frontier {
 /// From each worker to the merging one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// A share, disarmed.
-    Share(Bytes),
+    /// A share.
+    Share {
+        /// Disarmed; it says nothing of errors.
+        frame: Bytes,
+        /// The errors that this worker knows of within the description. Only with those of all others they tell
+        /// whether there is one: rows are where they are, and one that does not fit may be taken back elsewhere.
+        errors: Errors,
+    },
     /// No share can be made.
     Failed(String),
     /// The worker's token was dropped.

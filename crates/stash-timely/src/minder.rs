@@ -10,16 +10,21 @@
 //! - It stops once, and says why; then it keeps nothing (I16: the chain's `close` gives up what was collected).
 
 use std::{
+    collections::BTreeMap,
     sync::mpsc,
     time::{Duration, Instant},
 };
 
-use stash::{Chain, DataflowError, ErrorKind, Frontier, HeadStatus, Mint, Outcome, OwnedParts, ShareMessage};
+use stash::{
+    Chain, DataflowError, Description, ErrorKind, Frontier, HeadStatus, Mint, Outcome, OwnedParts,
+    ShareMessage,
+};
 use timely::scheduling::SyncActivator;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::{
     Connection, Stop,
+    errors::{Errors, Verdict},
     message::{Control, Report, ToChain},
 };
 
@@ -29,6 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 /// How often the read hold is asked for while the chain moves on. It costs two reads of the catalog.
 const HOLD_EVERY: Duration = Duration::from_millis(200);
+
+/// Bytes of a dataflow error's message that the catalog keeps; the rest is cut off.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// The way back to the operator on the minting worker.
 pub(crate) struct ToWorker {
@@ -67,6 +75,8 @@ pub(crate) struct Minder {
     moved: bool,
     /// Descriptions that were minted and have no outcome yet.
     open: usize,
+    /// By the lower of a description: how many workers have reported, and the errors of all of them.
+    errors: BTreeMap<Frontier, (u32, Errors)>,
     /// What the workers were told last.
     told: (Frontier, Frontier),
     hold_asked: Option<Instant>,
@@ -89,6 +99,7 @@ impl Minder {
             frontier: Frontier::MIN,
             ended: false,
             open: 0,
+            errors: BTreeMap::new(),
             hold_asked: None,
         }
     }
@@ -147,17 +158,47 @@ impl Minder {
         match news {
             ToChain::Frontier(frontier) => self.frontier = self.frontier.max(frontier),
             ToChain::Ended => self.ended = true,
-            ToChain::Report(Report::Share(frame)) => {
-                let share: ShareMessage<OwnedParts> = match self.connection.arm(&frame) {
+            ToChain::Report(Report::Share { frame, errors }) => {
+                let mut share: ShareMessage<OwnedParts> = match self.connection.arm(&frame) {
                     Ok(share) => share,
                     Err(error) => return Err(Stop::Reopen(format!("a share cannot be taken up: {error}"))),
                 };
+                let verdict = self.judge(share.description, errors);
+                if let Ok(poisoned) = &verdict {
+                    share.poisoned.clone_from(poisoned);
+                }
                 self.chain.merge(share).await.map_err(stop_for)?;
+                verdict?;
             }
             ToChain::Report(Report::Failed(reason)) => return Err(Stop::Reopen(reason)),
             ToChain::Report(Report::TokenDropped) => return Err(Stop::GoingAway),
         }
         Ok(())
+    }
+
+    /// The error of a description, once all workers have said theirs: the last share carries it.
+    ///
+    /// SUBTLE: no worker can tell by itself. Rows are not exchanged, and a row that does not fit its columns may come on one
+    /// worker while it goes on another: then there is none of it, and no error either (I11).
+    fn judge(&mut self, description: Description, errors: Errors) -> Result<Option<DataflowError>, Stop> {
+        let (reported, all) = self.errors.entry(description.lower()).or_default();
+        *reported += 1;
+        all.merge(errors);
+        if *reported < self.connection.workers() {
+            return Ok(None);
+        }
+        let (_, all) = self.errors.remove(&description.lower()).unwrap_or_default();
+        match all.verdict() {
+            Verdict::None => Ok(None),
+            Verdict::First(at, mut message) => {
+                message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+                Ok(Some(DataflowError { at, message }))
+            }
+            Verdict::Unknown { from } => Err(Stop::Failed(format!(
+                "the updates of {description} have too many distinct dataflow errors from time {from} on, whether they \
+                 cancel out is not known: let errors that are alike have one message"
+            ))),
+        }
     }
 
     /// Mints all that can be; a stop when nothing can follow and all has its outcome.

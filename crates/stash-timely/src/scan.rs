@@ -14,16 +14,13 @@
 //!
 //! It deliberately knows neither descriptions nor shares, and decides nothing: a peek is the same scan.
 
-use std::collections::BTreeMap;
 use std::mem;
 
 use arrow::array::ArrayRef;
 use differential_dataflow::trace::cursor::{Cursor, CursorList, Navigable, cursor_list};
 
 use crate::batch::Multiplicity;
-use crate::scan::errors::Errors;
-
-mod errors;
+use crate::errors::Errors;
 
 /// Which updates count, and at what time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,12 +122,6 @@ pub enum ScanError {
         /// How many times the projection succeeded.
         expected: usize,
     },
-    /// There were so many errors that some were not kept, and all that were kept cancelled out.
-    #[error("too many distinct dataflow errors from time {from} on: whether they cancel out is not known")]
-    ErrorsUncounted {
-        /// The time of the first that was not kept.
-        from: u64,
-    },
 }
 
 /// A range scan in progress. See the module.
@@ -204,12 +195,11 @@ where
         }
     }
 
-    /// The errors of the dataflow met so far: `(time, message)` with their diffs, consolidated, none of them zero.
+    /// The errors of the dataflow met so far: those of this scan alone, which others may take back.
     ///
-    /// To be taken once, when the scan is done. There are at most about a thousand, and of more those of the
-    /// smallest times; each that is there has the whole of its diff.
-    pub fn take_errors(&mut self) -> BTreeMap<(u64, String), i64> {
-        self.errors.take()
+    /// To be taken once, when the scan is done.
+    pub(crate) fn take_errors(&mut self) -> Errors {
+        mem::take(&mut self.errors)
     }
 
     /// The batches that were scanned: to be freed where it hurts nobody.
@@ -260,7 +250,10 @@ where
                 self.diffs.push(diff);
                 Ok(true)
             }
-            Err(NoRow::Error(message)) => self.errors.add(time, message, diff).map(|()| false),
+            Err(NoRow::Error(message)) => {
+                self.errors.add(time, message, i128::from(diff));
+                Ok(false)
+            }
             Err(NoRow::Columns(reason)) => Err(ScanError::Columns(reason)),
         }
     }
@@ -271,7 +264,6 @@ where
     }
 
     fn done(&mut self) -> Result<Step, ScanError> {
-        self.errors.check()?;
         if self.times.is_empty() { Ok(Step::Done(None)) } else { Ok(Step::Done(Some(self.take_chunk()?))) }
     }
 

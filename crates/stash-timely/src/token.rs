@@ -26,6 +26,10 @@ pub struct HeldUse {
     pub batches: usize,
     /// Updates in these.
     pub updates: usize,
+    /// Distinct errors of the dataflow that wait for their description: a thousand at most.
+    pub errors: usize,
+    /// Bytes of their messages: a MiB at most, or one message.
+    pub error_bytes: usize,
     /// Updates in batches that this process's scans in the background still read.
     pub scanning: usize,
 }
@@ -49,6 +53,8 @@ impl HeldWatch {
         HeldUse {
             batches: self.worker.batches.load(Ordering::Relaxed),
             updates: self.worker.updates.load(Ordering::Relaxed),
+            errors: self.worker.errors.load(Ordering::Relaxed),
+            error_bytes: self.worker.error_bytes.load(Ordering::Relaxed),
             scanning: self.connection.scanning(),
         }
     }
@@ -77,6 +83,8 @@ pub(crate) struct WorkerState {
     pub(crate) reopen: Mutex<Option<String>>,
     pub(crate) batches: AtomicUsize,
     pub(crate) updates: AtomicUsize,
+    pub(crate) errors: AtomicUsize,
+    pub(crate) error_bytes: AtomicUsize,
 }
 
 impl SinkToken {

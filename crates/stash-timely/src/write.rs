@@ -15,16 +15,14 @@
 //!   activation ([`Remains`]).
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     pin::Pin,
     sync::{Arc, atomic::Ordering, mpsc},
     task::{Context, Poll, Waker},
 };
 
 use differential_dataflow::trace::{Cursor, Navigable, Span, implementations::spine_fueled::SpineBatch};
-use stash::{
-    DataflowError, Description, Frontier, Minted, OwnedParts, ShareBuilder, ShareMessage, ShareWriter,
-};
+use stash::{Description, Frontier, Minted, OwnedParts, ShareBuilder, ShareMessage, ShareWriter};
 use timely::scheduling::SyncActivator;
 use tokio::sync::Semaphore;
 
@@ -32,6 +30,7 @@ use crate::{
     Connection,
     batch::Multiplicity,
     connection::Scanning,
+    errors::Errors,
     held::Held,
     message::Report,
     scan::{Chunk, ChunkLimits, Projection, Scan, Step, Window},
@@ -106,8 +105,6 @@ impl<B> Drop for Reporting<B> {
 
 /// A projection and what it appends to, or why there are none.
 pub(crate) type ScanParts<C, P> = Result<(P, <P as Projection<C>>::Rows), String>;
-/// Dataflow errors with their time and multiplicity.
-type Errors = BTreeMap<(u64, String), i64>;
 type Finishing = Pin<Box<dyn Future<Output = Report> + Send>>;
 
 pub(crate) struct Writer<B, S>
@@ -151,7 +148,7 @@ where
             shares,
             scans,
             held: Held::new(),
-            errors: Errors::new(),
+            errors: Errors::default(),
             waiting: VecDeque::new(),
             back: mpsc::channel(),
             freeing: VecDeque::new(),
@@ -175,7 +172,11 @@ where
     }
 
     pub(crate) fn hold_error(&mut self, message: String, time: u64, diff: i64) {
-        add_error(&mut self.errors, (time.max(self.connection.as_of()), message), diff);
+        let time = time.max(self.connection.as_of());
+        // What the chain had when this rendering was granted is never written again, nor are errors told that are in it.
+        if Frontier::at(time) >= self.connection.floor() {
+            self.errors.add(time, message, i128::from(diff));
+        }
     }
 
     pub(crate) fn minted(&mut self, minted: Minted) {
@@ -245,6 +246,8 @@ where
     fn measure(&self) {
         self.state.batches.store(self.held.batches(), Ordering::Relaxed);
         self.state.updates.store(self.held.updates(), Ordering::Relaxed);
+        self.state.errors.store(self.errors.len(), Ordering::Relaxed);
+        self.state.error_bytes.store(self.errors.bytes(), Ordering::Relaxed);
     }
 
     /// Lets go of batches. Those with many rows are freed later on, as many at a time as a scan may visit.
@@ -273,28 +276,31 @@ where
         };
         let Some(wanted) = self.connection.writes(minted) else {
             // Covered from birth: who looks at nothing has nothing to report.
+            self.errors.take(None, description.upper());
             self.forget(description.upper());
-            return Box::pin(async move { disarmed(builder.finish().await) });
+            return Box::pin(async move { disarmed(builder.finish().await, Errors::default()) });
         };
-        let mut errors = self.take_errors(wanted, description.upper());
+        let mut errors = self.errors.take(Some(wanted), description.upper());
         let scan = self.scan(wanted);
         self.forget(description.upper());
         let (mut scan, scanning) = match scan {
             Ok(scan) => scan,
-            Err(reason) => return Box::pin(async move { disarmed(builder.fail(reason)) }),
+            Err(reason) => return Box::pin(async move { disarmed(builder.fail(reason), Errors::default()) }),
         };
         let mut positions = self.connection.config().scan_positions_max;
         let limits = limits_of(&self.connection);
         match scan.step(&mut positions, limits) {
-            Err(error) => Box::pin(async move { disarmed(builder.fail(error.to_string())) }),
+            Err(error) => {
+                Box::pin(async move { disarmed(builder.fail(error.to_string()), Errors::default()) })
+            }
             Ok(Step::Done(chunk)) => {
-                add_errors(&mut errors, scan.take_errors());
+                errors.merge(scan.take_errors());
                 let connection = self.connection.clone();
                 Box::pin(async move {
                     let mut share = Building { connection, builder };
                     match share.push(chunk).await {
                         Ok(()) => share.finish(errors).await,
-                        Err(reason) => disarmed(share.builder.fail(reason)),
+                        Err(reason) => disarmed(share.builder.fail(reason), Errors::default()),
                     }
                 })
             }
@@ -333,14 +339,6 @@ where
         self.let_go(released, None);
     }
 
-    /// Takes the errors below `upper`; those in `wanted` are to be reported.
-    fn take_errors(&mut self, wanted: Description, upper: Frontier) -> Errors {
-        let later = self.errors.split_off(&(upper.as_u64(), String::new()));
-        let mut taken = std::mem::replace(&mut self.errors, later);
-        taken.retain(|(time, _), _| wanted.contains(*time));
-        taken
-    }
-
     /// What finishes at once is reported at once; the rest goes on in the background.
     fn poll_once(&mut self, mut finishing: Finishing) -> Option<Report> {
         let runtime = self.connection.background().runtime().clone();
@@ -372,20 +370,11 @@ fn failed(reason: String) -> Finishing {
     Box::pin(std::future::ready(Report::Failed(reason)))
 }
 
-fn disarmed(share: ShareMessage<OwnedParts>) -> Report {
+fn disarmed(share: ShareMessage<OwnedParts>, errors: Errors) -> Report {
     match stash::disarm(share) {
-        Ok(frame) => Report::Share(frame),
+        Ok(frame) => Report::Share { frame, errors },
         Err(error) => Report::Failed(format!("a share cannot be sent: {error}")),
     }
-}
-
-fn add_error(errors: &mut Errors, error: (u64, String), diff: i64) {
-    let sum = errors.entry(error).or_insert(0);
-    *sum = sum.saturating_add(diff);
-}
-
-fn add_errors(errors: &mut Errors, more: Errors) {
-    more.into_iter().for_each(|(error, diff)| add_error(errors, error, diff));
 }
 
 /// A share on its way.
@@ -425,39 +414,28 @@ impl Building {
             let step;
             (scan, step) = match pushed.and(stepped) {
                 Ok(stepped) => stepped,
-                Err(reason) => return disarmed(self.builder.fail(reason)),
+                Err(reason) => return disarmed(self.builder.fail(reason), Errors::default()),
             };
             chunk = match step {
                 Step::Chunk(chunk) => Some(chunk),
                 Step::Paused => None,
                 Step::Done(last) => {
-                    add_errors(&mut errors, scan.take_errors());
+                    errors.merge(scan.take_errors());
                     worker.send(Back::Scanned(scan.into_batches(), scanning));
                     return match self.push(last).await {
                         Ok(()) => self.finish(errors).await,
-                        Err(reason) => disarmed(self.builder.fail(reason)),
+                        Err(reason) => disarmed(self.builder.fail(reason), Errors::default()),
                     };
                 }
             };
         }
     }
 
-    /// Ends the share, with the earliest error of the dataflow if there is one: what has a multiplicity of zero was
-    /// taken back.
+    /// Ends the share. What the errors come to is for who has those of all workers.
     async fn finish(self, errors: Errors) -> Report {
-        let first = errors.into_iter().find(|(_, diff)| *diff != 0);
-        disarmed(match first {
-            None => self.builder.finish().await,
-            Some(((at, mut message), _)) => {
-                message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
-                self.builder.poison(DataflowError { at, message }).await
-            }
-        })
+        disarmed(self.builder.finish().await, errors)
     }
 }
-
-/// Bytes of a dataflow error's message that travel; the rest is cut off.
-const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes that are asked for in order to have the allocator collect what was freed: more than it keeps apart, and less than
 /// it would ask the system for.

@@ -5,10 +5,10 @@ use arrow::array::{Array, AsArray, UInt64Builder};
 use arrow::datatypes::UInt64Type;
 use proptest::prelude::*;
 
-use super::errors::{ERROR_BYTES_MAX, ERRORS_MAX};
 use super::*;
 use crate::batch::testing::{Update, key_batch, span, val_batch};
 use crate::batch::{KeyBatch, ValBatch};
+use crate::errors::ERRORS_MAX;
 use crate::held::Held;
 
 /// Two columns of numbers.
@@ -109,7 +109,15 @@ where
             }
         }
     }
-    (all, scan.take_errors())
+    (all, messages(&scan.take_errors()))
+}
+
+fn messages(errors: &Errors) -> Messages {
+    errors
+        .kept()
+        .iter()
+        .map(|(error, diff)| (error.clone(), i64::try_from(*diff).expect("it fits")))
+        .collect()
 }
 
 /// What a scan should give, from the updates alone.
@@ -320,40 +328,12 @@ fn of_too_many_errors_the_earliest_are_kept_with_the_whole_of_their_diffs() {
     let mut scan = Scan::new(batches, ALL, Failing, Pairs::default());
     let mut positions = usize::MAX;
     assert!(matches!(scan.step(&mut positions, ONE_CHUNK), Ok(Step::Done(None))));
-    let errors: Vec<_> = scan.take_errors().into_iter().collect();
+    let errors: Vec<_> = messages(&scan.take_errors()).into_iter().collect();
     assert_eq!(errors.len(), ERRORS_MAX);
     let expected: Vec<_> =
         (1..=ERRORS_MAX as u64).map(|time| ((time, format!("{:05}", many - time)), 1)).collect();
     assert_eq!(errors, expected);
-    assert!(scan.take_errors().is_empty(), "they were taken");
-}
-
-#[test]
-fn an_error_that_was_not_kept_once_is_never_kept_in_part() {
-    let mut errors = Errors::default();
-    for time in 0..=ERRORS_MAX as u64 {
-        errors.add(time, String::new(), 1).expect("no overflow");
-    }
-    for time in 0..ERRORS_MAX as u64 {
-        assert_eq!(errors.check(), Ok(()));
-        errors.add(time, String::new(), -1).expect("no overflow");
-    }
-    // The last one, which was not kept, had 1; with what comes now it has nothing.
-    errors.add(ERRORS_MAX as u64, String::new(), -1).expect("no overflow");
-    assert!(errors.take().is_empty());
-    assert_eq!(errors.check(), Err(ScanError::ErrorsUncounted { from: ERRORS_MAX as u64 }));
-}
-
-#[test]
-fn long_messages_are_bounded_by_their_bytes_but_the_first_is_kept_whole() {
-    let mut errors = Errors::default();
-    let long = "x".repeat(ERROR_BYTES_MAX);
-    for time in [7, 5, 9] {
-        errors.add(time, long.clone(), 1).expect("no overflow");
-    }
-    assert_eq!(errors.take().into_iter().collect::<Vec<_>>(), vec![((5, long), 1)]);
-    let sums = [i64::MAX, 1].map(|diff| errors.add(1, String::new(), diff));
-    assert_eq!(sums, [Ok(()), Err(ScanError::DiffOverflow { time: 1 })]);
+    assert!(scan.take_errors().is_none(), "they were taken");
 }
 
 /// Run with `cargo test --release -p stash-timely -- --ignored --nocapture measure`.

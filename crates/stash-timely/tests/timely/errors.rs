@@ -214,3 +214,20 @@ fn a_row_that_does_not_fit_and_replaces_another_does_not_pass_for_an_error_that_
         world.at_rest(&sink);
     }
 }
+
+/// Named for what was found: each worker poisoned the chain for what it saw, although together there was nothing of it.
+#[test]
+fn a_row_that_does_not_fit_and_goes_on_another_worker_when_it_comes_is_no_error() {
+    let world = World::files(2);
+    let rows = [(0, "a", 2, 3, 1), (0, "b", 3, 8, 1), (1, "b", 3, 8, -1), (1, "c", 4, 9, 1)];
+    let (sink, outcome) = evens(&world, &rows);
+    assert_eq!(outcome, Outcome::Complete);
+    let (updates, _) = world.read(&sink);
+    assert_eq!(updates, [(("a|2".to_owned(), 3), 1), (("c|4".to_owned(), 9), 1)].into());
+    world.at_rest(&sink);
+    // Two come and one goes: one is left.
+    let world = World::files(2);
+    let (sink, outcome) = evens(&world, &[(0, "b", 3, 8, 2), (1, "b", 3, 8, -1)]);
+    assert!(matches!(&outcome, Outcome::Poisoned(error) if error.at == 8), "{outcome:?}");
+    world.at_rest(&sink);
+}

@@ -1,0 +1,98 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn description(lower: u64, upper: u64) -> Description {
+    Description::new(Frontier::at(lower), Frontier::at(upper)).expect("it has times")
+}
+
+#[test]
+fn an_error_that_was_not_kept_once_is_never_kept_in_part() {
+    let mut errors = Errors::default();
+    for time in 0..=ERRORS_MAX as u64 {
+        errors.add(time, String::new(), 1);
+    }
+    for time in 0..ERRORS_MAX as u64 {
+        assert_eq!(errors.clone().verdict(), Verdict::First(time, String::new()));
+        errors.add(time, String::new(), -1);
+    }
+    // The last one, which was not kept, had 1; with what comes now it has nothing.
+    errors.add(ERRORS_MAX as u64, String::new(), -1);
+    assert!(errors.kept().is_empty());
+    assert_eq!(errors.verdict(), Verdict::Unknown { from: ERRORS_MAX as u64 });
+}
+
+#[test]
+fn long_messages_are_bounded_by_their_bytes_but_the_first_is_kept_whole() {
+    let mut errors = Errors::default();
+    let long = "x".repeat(ERROR_BYTES_MAX);
+    for time in [7, 5, 9] {
+        errors.add(time, long.clone(), 1);
+    }
+    assert_eq!((errors.len(), errors.bytes()), (1, ERROR_BYTES_MAX));
+    assert_eq!(errors.verdict(), Verdict::First(5, long));
+}
+
+#[test]
+fn errors_that_wait_are_bounded_and_those_of_a_description_are_known_to_be_incomplete() {
+    let mut waiting = Errors::default();
+    for time in 0..3 * ERRORS_MAX as u64 {
+        waiting.add(time / 2, format!("error {time}"), 1);
+    }
+    assert_eq!(waiting.len(), ERRORS_MAX);
+    let half = ERRORS_MAX as u64 / 2;
+    let early = waiting.take(Some(description(0, 100)), Frontier::at(100));
+    assert_eq!((early.len(), waiting.len()), (200, ERRORS_MAX - 200), "all of them");
+    assert_eq!(waiting.take(None, Frontier::at(200)), Errors::default(), "covered from birth");
+    let last = waiting.take(Some(description(200, half + 10)), Frontier::at(half + 10));
+    assert_eq!((last.len(), waiting.len(), waiting.bytes()), (ERRORS_MAX - 400, 0, 0));
+    let mut taken_back = last.clone();
+    for ((time, message), diff) in last.kept() {
+        taken_back.add(*time, message.clone(), -diff);
+    }
+    assert_eq!(taken_back.verdict(), Verdict::Unknown { from: half }, "others may be there");
+    let rest = waiting.take(Some(description(half + 10, half + 20)), Frontier::at(half + 20));
+    assert_eq!(rest.verdict(), Verdict::Unknown { from: half + 10 }, "none was kept");
+}
+
+#[test]
+fn a_sum_that_passes_beyond_i64_is_none() {
+    let mut errors = Errors::default();
+    for diff in [i64::MAX, i64::MAX, -i64::MAX, -i64::MAX] {
+        errors.add(1, "an error".to_owned(), i128::from(diff));
+    }
+    assert_eq!(errors.verdict(), Verdict::None);
+}
+
+proptest! {
+    /// However updates are spread over workers, the verdict is that of their sums, or that it is not known.
+    #[test]
+    fn oracle_the_errors_of_all_workers_together_are_the_sums(
+        updates in proptest::collection::vec((0..3_usize, 0..40_u64, 0..3_u8, -2..=2_i64), 0..80),
+        flood in proptest::option::of((0..3_usize, 0..60_u64)),
+    ) {
+        let mut workers = vec![Errors::default(); 3];
+        let mut sums = BTreeMap::<(u64, String), i64>::new();
+        for (worker, time, message, diff) in updates {
+            workers[worker].add(time, message.to_string(), i128::from(diff));
+            *sums.entry((time, message.to_string())).or_default() += diff;
+        }
+        if let Some((worker, time)) = flood {
+            for message in 0..ERRORS_MAX + 100 {
+                workers[worker].add(time, format!("flood {message}"), 1);
+            }
+            sums.insert((time, "flood 0".to_owned()), 1);
+        }
+        sums.retain(|_, diff| *diff != 0);
+        let mut all = Errors::default();
+        workers.into_iter().for_each(|errors| all.merge(errors));
+        prop_assert!(all.len() <= ERRORS_MAX);
+        prop_assert_eq!(all.bytes(), all.kept().keys().map(|(_, message)| message.len()).sum::<usize>());
+        let first = sums.into_keys().next();
+        match all.verdict() {
+            Verdict::None => prop_assert_eq!(first, None),
+            Verdict::First(time, message) => prop_assert_eq!(first, Some((time, message))),
+            Verdict::Unknown { .. } => prop_assert!(flood.is_some()),
+        }
+    }
+}
