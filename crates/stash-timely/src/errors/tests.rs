@@ -56,6 +56,21 @@ fn errors_that_wait_are_bounded_and_those_of_a_description_are_known_to_be_incom
 }
 
 #[test]
+fn what_one_worker_did_not_keep_nobody_knows_of_all() {
+    let (mut all, mut other) = (Errors::default(), Errors::default());
+    for time in 0..ERRORS_MAX as u64 {
+        all.add(time, String::new(), -1);
+        other.add(time, String::new(), 1);
+    }
+    let from = ERRORS_MAX as u64 + 5;
+    other.add(from, String::new(), 1);
+    all.add(from + 1, String::new(), 1);
+    all.merge(other);
+    assert_eq!((all.len(), all.bytes()), (0, 0), "what comes after is not the first for certain");
+    assert_eq!(all.verdict(), Verdict::Unknown { from });
+}
+
+#[test]
 fn a_sum_that_passes_beyond_i64_is_none() {
     let mut errors = Errors::default();
     for diff in [i64::MAX, i64::MAX, -i64::MAX, -i64::MAX] {
