@@ -174,14 +174,26 @@ impl ShareBuilder {
     }
 
     /// Ends the share. What went wrong on the way becomes a failed share, never an empty one.
-    pub async fn finish(mut self) -> ShareMessage<OwnedParts> {
+    pub async fn finish(self) -> ShareMessage<OwnedParts> {
+        match self.try_finish().await {
+            Ok(share) => share,
+            Err(failed) => {
+                let (share, error) = *failed;
+                share.fail(error.to_string())
+            }
+        }
+    }
+
+    /// The same, but where it went wrong the share is given back, to be failed, with why. What a push that failed had
+    /// told is a [`BatchError::SharedFailed`].
+    pub async fn try_finish(mut self) -> Result<ShareMessage<OwnedParts>, Box<(ShareBuilder, BatchError)>> {
         let share = match self.failed.take() {
-            Some(reason) => Err(reason),
-            None => self.complete().await.map_err(|error| error.to_string()),
+            Some(what) => Err(BatchError::SharedFailed { what }),
+            None => self.complete().await,
         };
         match share {
-            Ok(share) => self.report(share),
-            Err(reason) => self.fail(reason),
+            Ok(share) => Ok(self.report(share)),
+            Err(error) => Err(Box::new((self, error))),
         }
     }
 

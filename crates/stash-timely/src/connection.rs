@@ -126,6 +126,8 @@ struct Shared {
     incarnation: Mutex<Option<Incarnation>>,
     /// Set once a stop is on its way: long scans end.
     cancelled: AtomicBool,
+    /// Why no rendering will do, as a share of this process found.
+    lasting: OnceLock<String>,
     stop: OnceLock<(Stop, bool)>,
     stopped: watch::Sender<bool>,
     upper: AtomicU64,
@@ -162,6 +164,7 @@ impl Connection {
             upper: AtomicU64::new(incarnation.floor().as_u64()),
             incarnation: Mutex::new(Some(incarnation)),
             cancelled: AtomicBool::new(false),
+            lasting: OnceLock::new(),
             stop: OnceLock::new(),
             stopped: watch::Sender::new(false),
             hold: Hold::new(),
@@ -332,6 +335,16 @@ impl Connection {
 
     pub(crate) fn is_cancelled(&self) -> bool {
         self.shared.cancelled.load(Ordering::Acquire)
+    }
+
+    /// Notes why no rendering will do; the first that was noted stays.
+    pub(crate) fn fails_for(&self, reason: &str) {
+        let _ = self.shared.lasting.set(reason.to_owned());
+    }
+
+    /// What was noted.
+    pub(crate) fn lasting(&self) -> Option<&String> {
+        self.shared.lasting.get()
     }
 
     /// Ends what runs in the background for this rendering, before its workers are told.

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use stash::{Description, Frontier, Minted};
+use stash::{Description, ErrorKind, Frontier, Minted};
 
 use crate::errors::Errors;
 
@@ -75,9 +75,31 @@ pub(crate) enum Report {
         errors: Errors,
     },
     /// No share can be made.
-    Failed(String),
+    Failed(Failure),
     /// The worker's token was dropped.
     TokenDropped,
+}
+
+/// Why a share cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Failure {
+    /// Another rendering may mend it.
+    Passing(String),
+    /// No rendering mends it: the same rows would fail again. The reason says what does.
+    Lasting(String),
+}
+
+impl Failure {
+    /// What an error of the stash means for a share.
+    pub(crate) fn of(error: &stash::Error) -> Failure {
+        match error.kind() {
+            // A store that denies is asked again: credentials are renewed.
+            ErrorKind::FixCall if !matches!(error, stash::Error::Blob(_)) => {
+                Failure::Lasting(error.to_string())
+            }
+            _ => Failure::Passing(error.to_string()),
+        }
+    }
 }
 
 /// From the operators of the minting worker to the task that minds the chain.

@@ -25,7 +25,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::{
     Connection, Stop,
     errors::{Errors, Verdict},
-    message::{Control, Report, ToChain},
+    message::{Control, Failure, Report, ToChain},
 };
 
 /// How long an offer is made again before the rendering ends.
@@ -170,7 +170,8 @@ impl Minder {
                 self.chain.merge(share).await.map_err(stop_for)?;
                 verdict?;
             }
-            ToChain::Report(Report::Failed(reason)) => return Err(Stop::Reopen(reason)),
+            ToChain::Report(Report::Failed(Failure::Passing(reason))) => return Err(Stop::Reopen(reason)),
+            ToChain::Report(Report::Failed(Failure::Lasting(reason))) => return Err(Stop::Failed(reason)),
             ToChain::Report(Report::TokenDropped) => return Err(Stop::GoingAway),
         }
         Ok(())

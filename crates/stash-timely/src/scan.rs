@@ -112,7 +112,7 @@ pub enum ScanError {
         time: u64,
     },
     /// A builder failed.
-    #[error("the columns cannot be built: {0}")]
+    #[error("the columns cannot be built, change the rows or how they are encoded: {0}")]
     Columns(String),
     /// The projection broke its contract.
     #[error("a column has {found} rows where {expected} were projected: a projection appends one, or fails")]

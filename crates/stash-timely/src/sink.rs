@@ -56,7 +56,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use crate::{
     Connection, SinkError, SinkToken, Stop,
     batch::{KeyBatch, KeySpine, Multiplicity},
-    message::{Control, Report, ToChain, frontier_of, minted},
+    message::{Control, Failure, Report, ToChain, frontier_of, minted},
     minder::{Minder, ToWorker},
     rows::{Encode, OfType, Row, RowBuilder, check_encoded, check_schema},
     scan::{NoRow, Projection, RowSink},
@@ -345,7 +345,7 @@ where
                     }
                 } else {
                     if let Some(reason) = state.reopen.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                        session.give(Report::Failed(reason));
+                        session.give(Report::Failed(Failure::Passing(reason)));
                     }
                     writer.work(meet(&frontiers[..2]), |report| session.give(report));
                 }

@@ -32,7 +32,7 @@ use crate::{
     connection::Scanning,
     errors::Errors,
     held::Held,
-    message::Report,
+    message::{Failure, Report},
     scan::{Chunk, ChunkLimits, Projection, Scan, Step, Window},
     token::WorkerState,
 };
@@ -186,7 +186,7 @@ where
     /// Begins what the worker's frontier allows, and gives what is finished to `report`.
     pub(crate) fn work(&mut self, frontier: Frontier, mut report: impl FnMut(Report)) {
         if let Some(reason) = self.refused.take() {
-            report(Report::Failed(reason));
+            report(Report::Failed(Failure::Passing(reason)));
         }
         while let Ok(back) = self.back.1.try_recv() {
             match back {
@@ -272,40 +272,36 @@ where
         let description = minted.description;
         let builder = match self.shares.share(minted) {
             Ok(builder) => builder,
-            Err(error) => return failed(format!("no share of {description} can be made: {error}")),
+            Err(error) => return Box::pin(std::future::ready(Report::Failed(Failure::of(&error)))),
         };
+        let mut share = Building { connection: self.connection.clone(), builder };
         let Some(wanted) = self.connection.writes(minted) else {
             // Covered from birth: who looks at nothing has nothing to report.
             self.errors.take(None, description.upper());
             self.forget(description.upper());
-            return Box::pin(async move { disarmed(builder.finish().await, Errors::default()) });
+            return Box::pin(share.finish(Errors::default()));
         };
         let mut errors = self.errors.take(Some(wanted), description.upper());
         let scan = self.scan(wanted);
         self.forget(description.upper());
         let (mut scan, scanning) = match scan {
             Ok(scan) => scan,
-            Err(reason) => return Box::pin(async move { disarmed(builder.fail(reason), Errors::default()) }),
+            Err(reason) => return Box::pin(std::future::ready(share.fail(Failure::Lasting(reason)))),
         };
         let mut positions = self.connection.config().scan_positions_max;
         let limits = limits_of(&self.connection);
         match scan.step(&mut positions, limits) {
-            Err(error) => {
-                Box::pin(async move { disarmed(builder.fail(error.to_string()), Errors::default()) })
-            }
+            Err(error) => Box::pin(std::future::ready(share.fail(Failure::Lasting(error.to_string())))),
             Ok(Step::Done(chunk)) => {
                 errors.merge(scan.take_errors());
-                let connection = self.connection.clone();
                 Box::pin(async move {
-                    let mut share = Building { connection, builder };
                     match share.push(chunk).await {
                         Ok(()) => share.finish(errors).await,
-                        Err(reason) => disarmed(share.builder.fail(reason), Errors::default()),
+                        Err(failure) => share.fail(failure),
                     }
                 })
             }
             Ok(step @ (Step::Chunk(_) | Step::Paused)) => {
-                let share = Building { connection: self.connection.clone(), builder };
                 let chunk = if let Step::Chunk(chunk) = step { Some(chunk) } else { None };
                 let (turn, worker) = (Arc::clone(&self.long_scans), self.to_worker());
                 Box::pin(async move {
@@ -348,8 +344,8 @@ where
         }
         drop(entered);
         let worker = self.to_worker();
-        let reporting =
-            Reporting { worker, report: Some(Report::Failed("a share's task has died".to_owned())) };
+        let died = Report::Failed(Failure::Passing("a share's task has died".to_owned()));
+        let reporting = Reporting { worker, report: Some(died) };
         self.connection.spawn(async move {
             let report = finishing.await;
             reporting.ends_with(report);
@@ -366,14 +362,10 @@ fn limits_of(connection: &Connection) -> ChunkLimits {
     ChunkLimits { rows: connection.config().chunk_rows, bytes: connection.config().chunk_bytes }
 }
 
-fn failed(reason: String) -> Finishing {
-    Box::pin(std::future::ready(Report::Failed(reason)))
-}
-
 fn disarmed(share: ShareMessage<OwnedParts>, errors: Errors) -> Report {
     match stash::disarm(share) {
         Ok(frame) => Report::Share { frame, errors },
-        Err(error) => Report::Failed(format!("a share cannot be sent: {error}")),
+        Err(error) => Report::Failed(Failure::of(&error)),
     }
 }
 
@@ -384,11 +376,33 @@ struct Building {
 }
 
 impl Building {
-    async fn push(&mut self, chunk: Option<Chunk>) -> Result<(), String> {
+    async fn push(&mut self, chunk: Option<Chunk>) -> Result<(), Failure> {
         let Some(Chunk { columns, times, diffs }) = chunk else { return Ok(()) };
-        let updates =
-            self.connection.sink().updates(columns, times, diffs).map_err(|error| error.to_string())?;
-        self.builder.push(updates).await.map_err(|error| error.to_string())
+        let updates = self.connection.sink().updates(columns, times, diffs);
+        let updates = updates.map_err(|error| Failure::of(&error))?;
+        self.builder.push(updates).await.map_err(|error| Failure::of(&error.into()))
+    }
+
+    /// Ends the share as failed.
+    ///
+    /// SUBTLE: a failure takes the shared batch of the process with it, and so the shares of its other workers: theirs are
+    /// failures that pass, by what they see. What lasts is noted before the batch is given up, and told by whoever is first.
+    fn fail(self, failure: Failure) -> Report {
+        match failure {
+            Failure::Passing(reason) => {
+                let share = self.builder.fail(reason);
+                match self.connection.lasting() {
+                    Some(reason) => Report::Failed(Failure::Lasting(reason.clone())),
+                    None => disarmed(share, Errors::default()),
+                }
+            }
+            Failure::Lasting(reason) => {
+                let reason = format!("its updates of {}: {reason}", self.builder.spec().description);
+                self.connection.fails_for(&reason);
+                drop(self.builder.fail(&reason));
+                Report::Failed(Failure::Lasting(reason))
+            }
+        }
     }
 
     /// Goes on with a scan that is too long for a worker. What the builder waits for, it waits for without a permit, and
@@ -414,7 +428,7 @@ impl Building {
             let step;
             (scan, step) = match pushed.and(stepped) {
                 Ok(stepped) => stepped,
-                Err(reason) => return disarmed(self.builder.fail(reason), Errors::default()),
+                Err(failure) => return self.fail(failure),
             };
             chunk = match step {
                 Step::Chunk(chunk) => Some(chunk),
@@ -424,7 +438,7 @@ impl Building {
                     worker.send(Back::Scanned(scan.into_batches(), scanning));
                     return match self.push(last).await {
                         Ok(()) => self.finish(errors).await,
-                        Err(reason) => disarmed(self.builder.fail(reason), Errors::default()),
+                        Err(failure) => self.fail(failure),
                     };
                 }
             };
@@ -433,7 +447,13 @@ impl Building {
 
     /// Ends the share. What the errors come to is for who has those of all workers.
     async fn finish(self, errors: Errors) -> Report {
-        disarmed(self.builder.finish().await, errors)
+        match self.builder.try_finish().await {
+            Ok(share) => disarmed(share, errors),
+            Err(failed) => {
+                let (builder, error) = *failed;
+                Building { connection: self.connection, builder }.fail(Failure::of(&error.into()))
+            }
+        }
     }
 }
 
@@ -445,7 +465,7 @@ const COLLECTING: usize = 64 << 10;
 const POSITIONS_A_LOOK: usize = 16_384;
 
 /// The next chunk of a scan, in the background and under a permit.
-async fn stepped<B, P>(connection: &Connection, mut scan: Scan<B, P>) -> Result<(Scan<B, P>, Step), String>
+async fn stepped<B, P>(connection: &Connection, mut scan: Scan<B, P>) -> Result<(Scan<B, P>, Step), Failure>
 where
     B: Navigable + Send + 'static,
     B::Cursor: Cursor<Time = u64> + Send + 'static,
@@ -453,21 +473,21 @@ where
     P: Projection<B::Cursor>,
 {
     let permit = Arc::clone(connection.background().scans()).acquire_owned().await;
-    let permit = permit.map_err(|_| "no scan is permitted any more".to_owned())?;
+    let permit = permit.map_err(|_| Failure::Passing("no scan is permitted any more".to_owned()))?;
     let (stopped, limits) = (connection.clone(), limits_of(connection));
     let scanned = tokio::task::spawn_blocking(move || {
         let _permit = permit;
         loop {
             if stopped.is_cancelled() {
-                return Err("the rendering stopped".to_owned());
+                return Err(Failure::Passing("the rendering stopped".to_owned()));
             }
             let mut positions = POSITIONS_A_LOOK;
             match scan.step(&mut positions, limits) {
                 Ok(Step::Paused) => {}
                 Ok(step) => return Ok((scan, step)),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(Failure::Lasting(error.to_string())),
             }
         }
     });
-    scanned.await.unwrap_or_else(|error| Err(format!("a scan ended unexpectedly: {error}")))
+    scanned.await.unwrap_or_else(|error| Err(Failure::Passing(format!("a scan ended unexpectedly: {error}"))))
 }
