@@ -128,6 +128,10 @@ struct Shared {
     cancelled: AtomicBool,
     /// Why no rendering will do, as a share of this process found.
     lasting: OnceLock<String>,
+    /// What a worker whose dataflow was dropped would have said, had it been told of a stop before.
+    abandoned: watch::Sender<Option<Stop>>,
+    /// Whether the stop cannot be told through the dataflow: the minting worker's was dropped.
+    unheard: AtomicBool,
     stop: OnceLock<(Stop, bool)>,
     stopped: watch::Sender<bool>,
     upper: AtomicU64,
@@ -165,6 +169,8 @@ impl Connection {
             incarnation: Mutex::new(Some(incarnation)),
             cancelled: AtomicBool::new(false),
             lasting: OnceLock::new(),
+            abandoned: watch::Sender::new(None),
+            unheard: AtomicBool::new(false),
             stop: OnceLock::new(),
             stopped: watch::Sender::new(false),
             hold: Hold::new(),
@@ -347,6 +353,41 @@ impl Connection {
         self.shared.lasting.get()
     }
 
+    /// Notes that a worker of this process has dropped its dataflow before it was told of a stop: it will never report.
+    ///
+    /// SUBTLE: nothing can be sent any more from where nothing is scheduled, and who minds the chain would wait for that
+    /// worker's shares for ever. If it is of this process it hears of it here; if not, it finds the incarnation closed.
+    pub(crate) fn abandon(&self, stop: Stop) {
+        if self.stop().is_some() || self.shared.abandoned.borrow().is_some() {
+            return;
+        }
+        self.shared.abandoned.send_replace(Some(stop));
+        if !self.shared.local_workers.contains(&self.shared.minting_worker) {
+            self.close("a worker dropped its dataflow before the sink had stopped".to_owned());
+        }
+    }
+
+    /// Waits until a worker of this process has dropped its dataflow, and says what it would have said.
+    pub(crate) async fn abandoned(&self) -> Stop {
+        let mut abandoned = self.shared.abandoned.subscribe();
+        let said = abandoned.wait_for(Option::is_some).await.ok().and_then(|said| said.clone());
+        match said {
+            Some(stop) => stop,
+            // The sender is this connection's.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Notes that the dataflow does not take the stop to the workers any more.
+    pub(crate) fn goes_unheard(&self) {
+        self.shared.unheard.store(true, Ordering::Release);
+    }
+
+    /// Whether workers have to learn of the stop here, for nothing tells them.
+    pub(crate) fn is_unheard(&self) -> bool {
+        self.shared.unheard.load(Ordering::Acquire) && self.stop().is_some()
+    }
+
     /// Ends what runs in the background for this rendering, before its workers are told.
     pub(crate) fn cancel(&self) {
         self.shared.cancelled.store(true, Ordering::Release);
@@ -359,15 +400,19 @@ impl Connection {
         }
         self.cancel();
         self.shared.stopped.send_replace(true);
-        let taken = self.shared.incarnation.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(incarnation) = taken else { return };
-        let reason = match stop {
+        self.close(match stop {
             Stop::Complete => "the chain is complete".to_owned(),
             Stop::Ended => "the input ended".to_owned(),
             Stop::Poisoned { at, message } => format!("the dataflow is in error at {at}: {message}"),
             Stop::GoingAway => "the sink is going away".to_owned(),
             Stop::Reopen(reason) | Stop::Failed(reason) => reason.clone(),
-        };
+        });
+    }
+
+    /// Closes the incarnation in the background, once.
+    fn close(&self, reason: String) {
+        let taken = self.shared.incarnation.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(incarnation) = taken else { return };
         let (sink, id) = (self.sink().clone(), self.shared.id);
         self.spawn(async move {
             if let Err(error) = incarnation.close(&reason).await {

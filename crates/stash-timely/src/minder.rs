@@ -34,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 /// How often the read hold is asked for while the chain moves on. It costs two reads of the catalog.
 const HOLD_EVERY: Duration = Duration::from_millis(200);
+/// How often it is looked whether the incarnation is still open, where nothing happens. It costs a read of the catalog.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
 
 /// Bytes of a dataflow error's message that the catalog keeps; the rest is cut off.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
@@ -45,13 +47,14 @@ pub(crate) struct ToWorker {
 }
 
 impl ToWorker {
-    fn send(&self, control: Control) {
-        // Whoever does not listen any more has dropped the dataflow, which this task learns by its own queue.
-        if let Some(sender) = &self.sender
-            && sender.send(control).is_ok()
-        {
+    /// Whether it is taken to the workers. Whoever does not listen any more has dropped the dataflow, which this task
+    /// learns by its own queue.
+    fn send(&self, control: Control) -> bool {
+        let sent = self.sender.as_ref().is_some_and(|sender| sender.send(control).is_ok());
+        if sent {
             let _ = self.activator.activate();
         }
+        sent
     }
 }
 
@@ -80,6 +83,8 @@ pub(crate) struct Minder {
     /// What the workers were told last.
     told: (Frontier, Frontier),
     hold_asked: Option<Instant>,
+    /// When the incarnation was last seen to be open.
+    looked: Instant,
 }
 
 impl Minder {
@@ -101,6 +106,7 @@ impl Minder {
             open: 0,
             errors: BTreeMap::new(),
             hold_asked: None,
+            looked: Instant::now(),
         }
     }
 
@@ -115,7 +121,9 @@ impl Minder {
             self.chain.close(&format!("{stop:?}")).await;
         }
         self.tell_chain().await;
-        self.worker.send(Control::Stop { stop: stop.clone(), moved: self.moved });
+        if !self.worker.send(Control::Stop { stop: stop.clone(), moved: self.moved }) {
+            self.connection.goes_unheard();
+        }
         self.connection.stop_with(&stop, self.moved);
     }
 
@@ -125,15 +133,18 @@ impl Minder {
             if let Some(stop) = self.mint()? {
                 return Ok(stop);
             }
-            let news = match self.hold_due() {
-                Some(wait) => match tokio::time::timeout(wait, self.inbox.recv()).await {
-                    Ok(news) => news,
-                    Err(_) => {
-                        self.tell_chain().await;
-                        continue;
-                    }
-                },
-                None => self.inbox.recv().await,
+            let look = LOOK_EVERY.saturating_sub(self.looked.elapsed());
+            let wait = self.hold_due().map_or(look, |hold| hold.min(look));
+            let news = tokio::select! {
+                // First: a queue that ends may end because of it.
+                biased;
+                stop = self.connection.abandoned() => return Err(stop),
+                news = self.inbox.recv() => news,
+                () = tokio::time::sleep(wait) => {
+                    self.tell_chain_if_due().await;
+                    self.look_if_due().await?;
+                    continue;
+                }
             };
             let Some(news) = news else { return Err(Stop::Reopen("the dataflow was dropped".to_owned())) };
             self.take(news).await?;
@@ -263,6 +274,25 @@ impl Minder {
         }
         let asked = self.hold_asked.map_or(Duration::MAX, |asked| asked.elapsed());
         Some(HOLD_EVERY.saturating_sub(asked))
+    }
+
+    /// Looks whether the incarnation is still open. Offers would tell, but none is made while a worker's share is missing.
+    async fn look_if_due(&mut self) -> Result<(), Stop> {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        match self.connection.sink().open_incarnations().await {
+            Ok(open) if open.iter().all(|row| row.id != self.connection.incarnation()) => {
+                Err(Stop::Reopen("the incarnation was closed".to_owned()))
+            }
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Absent => Err(stop_for(error)),
+            Err(error) => {
+                tracing::info!(sink = %self.connection.sink().name(), %error, "whether the incarnation is open is not known");
+                Ok(())
+            }
+        }
     }
 
     async fn tell_chain_if_due(&mut self) {

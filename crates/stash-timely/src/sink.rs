@@ -292,9 +292,11 @@ where
         let mut capability: Option<Capability<u64>> = None;
         let mut stopped = false;
         let mut said_dropped = false;
+        let abandons = Abandons { connection: connection.clone(), state: Arc::clone(&state) };
         // One timer at a time, else each activation would make another one for ever.
         let mut looks: Option<Instant> = None;
         move |frontiers| {
+            let _ = &abandons;
             updates.for_each(|_, spans| {
                 let spans = spans.drain(..);
                 if !stopped {
@@ -324,13 +326,15 @@ where
                         }
                         Control::Stop { stop, moved } => {
                             connection.stop_with(&stop, moved);
-                            state.stopped.store(true, Ordering::Release);
-                            writer.stop();
                             stopped = true;
                         }
                     }
                 }
             });
+            stopped |= connection.is_unheard();
+            if stopped && !state.stopped.swap(true, Ordering::AcqRel) {
+                writer.stop();
+            }
             if stopped {
                 capability = None;
                 return;
@@ -360,6 +364,23 @@ where
         }
     });
     (token, reports)
+}
+
+/// Says, when a worker's dataflow is dropped before the sink has stopped, what the worker cannot say any more.
+struct Abandons {
+    connection: Connection,
+    state: Arc<WorkerState>,
+}
+
+impl Drop for Abandons {
+    fn drop(&mut self) {
+        if !self.state.stopped.load(Ordering::Acquire) {
+            self.connection.abandon(match self.state.dropped.load(Ordering::Acquire) {
+                true => Stop::GoingAway,
+                false => Stop::Reopen("a worker dropped its dataflow before the sink had stopped".to_owned()),
+            });
+        }
+    }
 }
 
 /// Hands what workers report to the minder.

@@ -65,6 +65,11 @@ impl HeldWatch {
 /// While it lives the sink writes. Dropping it on any worker stops the sink on all of them: what was written and not
 /// handed over is deleted, what was accepted stays; the chain does not complete, and another rendering goes on from
 /// where it stands. [`SinkToken::detach`] leaves the sink to its dataflow instead.
+///
+/// A dataflow is dropped once the sink has stopped, and alike on all workers: timely takes progress no further where one
+/// worker lacks it. Should a worker drop its dataflow before, with the token or without, the sink stops too, and the
+/// workers of its process and of the minting worker's are told; so are all others, unless it is the minting worker itself
+/// that has none any more: then there is nobody who could, and those of other processes stay as they are.
 #[must_use = "dropping the token stops the sink: keep it, or detach it"]
 #[derive(Debug)]
 pub struct SinkToken {
@@ -92,10 +97,13 @@ impl SinkToken {
         SinkToken { connection: connection.clone(), worker: Arc::clone(worker), activator: Some(activator) }
     }
 
-    /// How the sink is doing. It is `Stopped` only once this worker's operator has been told.
+    /// How the sink is doing. It is `Stopped` only once this worker's operator has been told, unless nothing is left that
+    /// could tell it.
     pub fn status(&self) -> SinkStatus {
         match self.connection.stop() {
-            Some(stop) if self.worker.stopped.load(Ordering::Acquire) => SinkStatus::Stopped(stop.clone()),
+            Some(stop) if self.worker.stopped.load(Ordering::Acquire) || self.connection.is_unheard() => {
+                SinkStatus::Stopped(stop.clone())
+            }
             _ => SinkStatus::Running,
         }
     }

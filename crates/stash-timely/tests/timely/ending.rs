@@ -12,7 +12,7 @@ use stash_timely::{
 use timely::{Config, progress::Antichain, worker::Worker};
 
 use crate::{
-    story::{Feed, Story, Words, play},
+    story::{Feed, Story, Words, cluster, free_addresses, play},
     support::World,
 };
 
@@ -115,6 +115,90 @@ fn a_token_that_one_worker_drops_stops_all_and_nothing_is_left_after_close() {
         looks.at_rest(&sink);
         looks.leaves_nothing(&sink);
     }
+}
+
+/// Renders, and drops the token and the dataflow together on the workers that are to; the others go on until they are
+/// told of a stop, and then drop theirs.
+fn drop_all_of_it(
+    worker: &mut Worker,
+    connection: &Connection,
+    story: &Story,
+    drops: bool,
+) -> Option<SinkStatus> {
+    let (token, mut drive) = story.render(worker, connection).expect("rendered");
+    let dataflow = worker.installed_dataflows();
+    let mut token = Some(token);
+    while token.as_ref().is_some_and(|token| token.status() == SinkStatus::Running) {
+        drive(worker);
+        worker.step_or_park(STEP);
+        if drops && connection.upper() > Frontier::at(5) {
+            token = None;
+            dataflow.iter().for_each(|dataflow| worker.drop_dataflow(*dataflow));
+        }
+    }
+    let status = token.as_ref().map(SinkToken::status);
+    token.into_iter().for_each(SinkToken::detach);
+    for dataflow in worker.installed_dataflows() {
+        worker.drop_dataflow(dataflow);
+    }
+    status
+}
+
+/// Named for what was found: the other workers went on for ever, for nobody reported the shares of the one that left.
+#[test]
+fn a_dataflow_that_one_worker_drops_with_its_token_stops_all_workers_of_the_process() {
+    for dropped_by in 0..3 {
+        let world = World::files(3);
+        let sink = world.sink::<Words>("words");
+        let connection = world.connect(&sink, 3);
+        let story = Story { closes: false, ..Story::of(&Feed::seeded(45, 200, 5)) };
+        let given = connection.clone();
+        let ended = timely::execute(Config::process(3), move |worker| {
+            let drops = worker.index() == dropped_by;
+            drop_all_of_it(worker, &given, &story, drops)
+        });
+        for (index, ended) in ended.expect("workers").join().into_iter().enumerate() {
+            let told = (index != dropped_by).then_some(SinkStatus::Stopped(Stop::GoingAway));
+            assert_eq!(ended.expect("no panic"), told, "worker {dropped_by} left, {index} was told");
+        }
+        world.runtime.block_on(connection.idle());
+        world.at_rest(&sink);
+    }
+}
+
+#[test]
+fn a_dataflow_that_a_worker_of_another_process_drops_stops_the_one_that_mints() {
+    let world = World::parts(2);
+    let sink = world.sink::<Words>("words");
+    let story = Story { closes: false, ..Story::of(&Feed::seeded(46, 200, 5)) };
+    let (token, addresses) = (world.stash.draw_launch(), free_addresses(2));
+    let statuses = std::thread::scope(|threads| {
+        let processes = [0, 1].map(|process: u32| {
+            let (world, story) = (world.again(1), story.clone());
+            let config = cluster(usize::try_from(process).unwrap(), 1, addresses.clone());
+            threads.spawn(move || {
+                let sink = world.runtime.block_on(world.stash.sink("words")).expect("the sink");
+                let launch = Launch::process("replica", token, process, 2, process, 1).expect("a launch");
+                let opened = Connection::open(&sink, launch, &world.background, SinkConfig::default());
+                let Connected::Render(connection) = world.runtime.block_on(opened).expect("opened") else {
+                    panic!("it is not complete")
+                };
+                let given = connection.clone();
+                let ended = timely::execute(config, move |worker| {
+                    let drops = worker.index() != given.minting_worker();
+                    drop_all_of_it(worker, &given, &story, drops)
+                });
+                let status = ended.expect("workers").join().pop().expect("a worker").expect("no panic");
+                world.runtime.block_on(connection.idle());
+                world.runtime.block_on(world.stash.close()).expect("closed");
+                status
+            })
+        });
+        processes.map(|process| process.join().expect("a process"))
+    });
+    let told = statuses.into_iter().flatten().collect::<Vec<_>>();
+    assert!(matches!(told.as_slice(), [SinkStatus::Stopped(Stop::Reopen(_))]), "{told:?}");
+    world.at_rest(&sink);
 }
 
 type Trace =
