@@ -233,6 +233,7 @@ impl Link for Changes<'_> {
         committed.map_err(|error| match primary_code(&error) {
             // The lock was not to be had, so nothing reached the log.
             Some(5) => Uncommitted::Surely(error),
+            Some(13) => Uncommitted::Perhaps(error, "the disk was full: free some space and try again"),
             _ => Uncommitted::Perhaps(error, "the commit failed on its way to the disk"),
         })
     }
