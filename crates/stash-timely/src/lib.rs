@@ -64,6 +64,7 @@ mod held;
 pub mod hold;
 mod message;
 mod minder;
+mod remains;
 mod replica;
 pub mod rows;
 mod scan;

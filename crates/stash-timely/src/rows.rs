@@ -61,6 +61,13 @@ pub trait Row: Sized + 'static {
     /// The rows of a batch of exactly the columns of [`Row::schema`], in order. A slice of a batch is read
     /// without the rest of it.
     fn read(batch: &RecordBatch) -> Result<Vec<Self>, RowError>;
+
+    /// Whether rows point at memory elsewhere, which [`Row::pieces`] shows.
+    const POINTS: bool = false;
+
+    /// Shows `look` the pieces of memory that the row points at: so that those of many rows can be fetched at once, and
+    /// freed where they lie together. Correctness never depends on it.
+    fn pieces(&self, _look: &mut impl FnMut(&[u8])) {}
 }
 
 /// Appends rows to the columns of a [`Row`].
@@ -96,6 +103,12 @@ pub trait Encode<R>: Clone + Send + 'static {
 
     /// An empty builder for the columns of [`Encode::schema`].
     fn builder(&self) -> Result<Self::Builder, RowError>;
+
+    /// [`Row::POINTS`] of these rows.
+    const POINTS: bool = false;
+
+    /// [`Row::pieces`] of one of these rows.
+    fn pieces(&self, _row: &R, _look: &mut impl FnMut(&[u8])) {}
 }
 
 /// Encodes rows as their type says.
@@ -111,6 +124,13 @@ impl<R: Row> Encode<R> for OfType {
 
     fn builder(&self) -> Result<R::Builder, RowError> {
         R::builder()
+    }
+
+    const POINTS: bool = R::POINTS;
+
+    #[inline]
+    fn pieces(&self, row: &R, look: &mut impl FnMut(&[u8])) {
+        row.pieces(look);
     }
 }
 

@@ -11,6 +11,9 @@
 //! - S3 *Bounded*: besides the batches a scan holds one chunk, the times of one position, and some errors.
 //! - S4 *Typed*: what a dataflow says of its data (a row that cannot be made) is an error *update* with a time and
 //!   a diff; what keeps the scan from going on is a [`ScanError`], after which it can only be dropped.
+//! - S5 *Ahead*: rows in key order point at memory in no order, and a processor that copies one row after the other
+//!   waits for each of them. So a second cursor walks some positions ahead of the first and touches what their rows
+//!   point at, and the waits are for many at once. It never decides anything.
 //!
 //! It deliberately knows neither descriptions nor shares, and decides nothing: a peek is the same scan.
 
@@ -51,6 +54,12 @@ pub trait Projection<C: Cursor>: Send + 'static {
     ///
     /// It is called once for each time that counts, and must answer each time alike.
     fn project(&mut self, key: C::Key<'_>, val: C::Val<'_>, rows: &mut Self::Rows) -> Result<(), NoRow>;
+
+    /// Whether positions point at memory elsewhere, which [`Projection::pieces`] shows.
+    const POINTS: bool = false;
+
+    /// Shows `look` the pieces of memory that the position points at (S5).
+    fn pieces(&self, _key: C::Key<'_>, _val: C::Val<'_>, _look: &mut impl FnMut(&[u8])) {}
 }
 
 /// Why a position has no row.
@@ -135,6 +144,10 @@ pub struct Scan<B: Navigable, P: Projection<B::Cursor>> {
     position: Vec<(u64, i128)>,
     /// How many of them are behind.
     placed: usize,
+    /// The cursor that walks ahead, once there is enough to walk over.
+    scout: Option<CursorList<B::Cursor>>,
+    /// How many positions it is ahead.
+    ahead: usize,
     times: Vec<u64>,
     diffs: Vec<i64>,
     errors: Errors,
@@ -156,6 +169,8 @@ where
             rows,
             position: Vec::new(),
             placed: 0,
+            scout: None,
+            ahead: AHEAD,
             times: Vec::new(),
             diffs: Vec::new(),
             errors: Errors::default(),
@@ -186,6 +201,9 @@ where
                 }
                 let Some(left) = positions.checked_sub(1) else { return Ok(Step::Paused) };
                 *positions = left;
+                if P::POINTS {
+                    self.look_ahead();
+                }
                 self.gather();
                 if !self.position.is_empty() {
                     break;
@@ -205,6 +223,46 @@ where
     /// The batches that were scanned: to be freed where it hurts nobody.
     pub(crate) fn into_batches(self) -> Vec<B> {
         self.batches
+    }
+
+    /// Has the scout ahead of the cursor, whose position is about to be visited (S5).
+    #[inline]
+    fn look_ahead(&mut self) {
+        if self.ahead == 0 {
+            self.scout_on();
+        }
+        self.ahead -= 1;
+    }
+
+    fn scout_on(&mut self) {
+        let Self { batches, window, projection, .. } = self;
+        let scout = self.scout.get_or_insert_with(|| {
+            let mut scout = CursorList::new(batches.iter().map(B::cursor).collect(), batches);
+            // The first positions were visited without it: most scans end there.
+            (0..AHEAD).for_each(|_| next_position(&mut scout, batches));
+            scout
+        });
+        let mut found = [None; AHEAD];
+        for found in &mut found {
+            if !scout.key_valid(batches) {
+                break;
+            }
+            if scout.val_valid(batches) {
+                let mut counts = false;
+                scout.map_times(batches, |time, _| {
+                    counts |= window.place(B::Cursor::owned_time(time)).is_some();
+                });
+                *found = counts.then(|| (scout.key(batches), scout.val(batches)));
+            }
+            next_position(scout, batches);
+        }
+        // Apart from the walk: the fewer instructions between two reads, the more of them are under way at once.
+        let mut touch = Touch::default();
+        for (key, val) in found.into_iter().flatten() {
+            projection.pieces(key, val, &mut |piece| touch.read(piece));
+        }
+        touch.done();
+        self.ahead = AHEAD;
     }
 
     /// Collects the times that count at the cursor's position.
@@ -231,12 +289,7 @@ where
     fn leave(&mut self) {
         self.position.clear();
         self.placed = 0;
-        if self.cursor.val_valid(&self.batches) {
-            self.cursor.step_val(&self.batches);
-        }
-        if !self.cursor.val_valid(&self.batches) {
-            self.cursor.step_key(&self.batches);
-        }
+        next_position(&mut self.cursor, &self.batches);
     }
 
     /// Appends a row for this time, or notes the error; returns whether it was a row.
@@ -274,6 +327,38 @@ where
             Some(column) => Err(ScanError::Ragged { found: column.len(), expected: times.len() }),
             None => Ok(Chunk { columns, times, diffs }),
         }
+    }
+}
+
+/// How many positions the scout walks at once: enough for the misses of the caches to overlap, few enough for what they
+/// bring to be there when its turn comes.
+const AHEAD: usize = 64;
+
+/// Reads both ends of the pieces of memory that rows point at, for the caches: what lies between comes along, or is read
+/// in order.
+#[derive(Debug, Default)]
+pub(crate) struct Touch(u8);
+
+impl Touch {
+    #[inline]
+    pub(crate) fn read(&mut self, piece: &[u8]) {
+        self.0 ^= piece.first().copied().unwrap_or_default() ^ piece.last().copied().unwrap_or_default();
+    }
+
+    /// Has the compiler believe that somebody wants to know.
+    pub(crate) fn done(self) {
+        std::hint::black_box(self.0);
+    }
+}
+
+/// Leaves a cursor's position for the next; stays at the end.
+#[inline]
+fn next_position<C: Cursor>(cursor: &mut C, storage: &C::Storage) {
+    if cursor.val_valid(storage) {
+        cursor.step_val(storage);
+    }
+    if !cursor.val_valid(storage) {
+        cursor.step_key(storage);
     }
 }
 

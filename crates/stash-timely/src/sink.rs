@@ -31,11 +31,7 @@ use differential_dataflow::{
     operators::arrange::{Arranged, arrangement::arrange_core},
     trace::{
         BatchCursor, Cursor, Navigable, Span, TraceReader,
-        implementations::{
-            Vector,
-            ord_neu::{OrdKeyBatch, OrdKeyBatcher},
-            spine_fueled::SpineBatch,
-        },
+        implementations::{ord_neu::OrdKeyBatcher, spine_fueled::SpineBatch},
     },
 };
 use stash::Frontier;
@@ -58,10 +54,11 @@ use crate::{
     batch::{KeyBatch, KeySpine, Multiplicity},
     message::{Control, Failure, Report, ToChain, frontier_of, minted},
     minder::{Minder, ToWorker},
+    remains::{Keys, Remains},
     rows::{Encode, OfType, Row, RowBuilder, check_encoded, check_schema},
     scan::{NoRow, Projection, RowSink},
     token::WorkerState,
-    write::{Remains, Scans, Writer},
+    write::{Scans, Writer},
 };
 
 /// Puts a collection into a stash: every update of `collection`, with its own time and multiplicity, until an update of
@@ -488,21 +485,8 @@ where
     }
 
     fn remains(&self, batch: KeyBatch<R, D>) -> Result<Option<Box<dyn Remains>>, KeyBatch<R, D>> {
-        Ok(batch.into_inner().map(|batch| Box::new(Keys(batch)) as Box<dyn Remains>))
-    }
-}
-
-/// How updates lie in a batch.
-type Laid<R, D> = Vector<((R, ()), u64, D)>;
-
-/// A batch that only this has, and of which nothing is asked any more.
-struct Keys<R: Ord + Clone + 'static, D: Multiplicity>(OrdKeyBatch<Laid<R, D>>);
-
-impl<R: Ord + Clone + Send + 'static, D: Multiplicity> Remains for Keys<R, D> {
-    fn free(&mut self, rows: usize) -> bool {
-        let keys = &mut self.0.storage.keys;
-        keys.truncate(keys.len().saturating_sub(rows));
-        !keys.is_empty()
+        let keys = |batch| Box::new(Keys::new(batch, self.encode.clone())) as Box<dyn Remains>;
+        Ok(batch.into_inner().map(keys))
     }
 }
 
@@ -517,6 +501,13 @@ where
 
     fn project(&mut self, key: C::Key<'_>, _: C::Val<'_>, rows: &mut Self::Rows) -> Result<(), NoRow> {
         rows.append(key.borrow())
+    }
+
+    const POINTS: bool = E::POINTS;
+
+    #[inline]
+    fn pieces(&self, key: C::Key<'_>, _: C::Val<'_>, look: &mut impl FnMut(&[u8])) {
+        self.encode.pieces(key.borrow(), look);
     }
 }
 
@@ -549,24 +540,5 @@ where
 
     fn project(&mut self, key: C::Key<'_>, val: C::Val<'_>, rows: &mut Self::Rows) -> Result<(), NoRow> {
         rows.append(&(self.projection)(key, val).map_err(NoRow::Error)?)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::batch::testing::key_batch;
-
-    type Walk = <KeyBatch<u64, i64> as Navigable>::Cursor;
-
-    #[test]
-    fn the_last_who_has_a_batch_frees_its_rows_so_many_at_a_time() {
-        let rows = KeyRows { encode: OfType, row: PhantomData::<fn() -> u64> };
-        let remains = |batch| Scans::<Walk>::remains(&rows, batch).ok().expect("it is known how");
-        let batch = key_batch((0..10).map(|key| (key, 0, 1)).collect()).expect("updates");
-        assert!(remains(batch.clone()).is_none(), "another still has it");
-        let mut last = remains(batch).expect("rows");
-        assert!(last.free(4) && last.free(4), "two are left");
-        assert!(!last.free(4), "all are freed");
     }
 }

@@ -33,6 +33,7 @@ use crate::{
     errors::Errors,
     held::Held,
     message::{Failure, Report},
+    remains::Remains,
     scan::{Chunk, ChunkLimits, Projection, Scan, Step, Window},
     token::WorkerState,
 };
@@ -47,15 +48,6 @@ pub(crate) trait Scans<C: Cursor>: 'static {
     fn remains(&self, batch: C::Storage) -> Result<Option<Box<dyn Remains>>, C::Storage> {
         Err(batch)
     }
-}
-
-/// Rows of a batch that are freed some at a time.
-///
-/// Each row is some small pieces of memory. Where another thread frees millions of them, an allocator keeps them for
-/// the thread that they came from, and has it collect all of them in one call: for seconds the worker does nothing else.
-pub(crate) trait Remains: Send {
-    /// Frees so many rows; whether more are left. What is not rows may be left, to be dropped elsewhere.
-    fn free(&mut self, rows: usize) -> bool;
 }
 
 /// Rows to be freed, and what counts them until they are.
@@ -219,8 +211,12 @@ where
     fn free(&mut self) -> bool {
         let Some((remains, _)) = self.freeing.front_mut() else { return false };
         if !remains.free(self.connection.config().scan_positions_max.max(1)) {
-            let freed = self.freeing.pop_front();
-            self.connection.background().runtime().spawn_blocking(move || drop(freed));
+            if let Some((remains, scanning)) = self.freeing.pop_front() {
+                self.connection.background().runtime().spawn_blocking(move || {
+                    remains.end();
+                    drop(scanning);
+                });
+            }
         }
         // SUBTLE: glibc's allocator keeps small pieces as they were freed, until somebody asks for a larger one; then all
         // of them are collected at once. Asked for here, each time it is those of one activation.

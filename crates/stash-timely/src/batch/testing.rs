@@ -18,7 +18,7 @@ pub(crate) fn val_batch(mut updates: Vec<Update>) -> Option<ValBatch<u64, u64, i
 }
 
 /// The same, of the keys alone.
-pub(crate) fn key_batch(updates: Vec<(u64, u64, i64)>) -> Option<KeyBatch<u64, i64>> {
+pub(crate) fn key_batch<K: Ord + Clone + 'static>(updates: Vec<(K, u64, i64)>) -> Option<KeyBatch<K, i64>> {
     let updates = updates.into_iter().map(|(key, time, diff)| ((key, ()), time, diff)).collect();
     let mut builder = VecOrdKeyBuilder::default();
     builder.push(&mut consolidated(updates));

@@ -86,6 +86,12 @@ impl Encode<ArrowRow> for ArrowRows {
     fn builder(&self) -> Result<ArrowRowBuilder, RowError> {
         Ok(ArrowRowBuilder { converter: Arc::clone(&self.converter), rows: Vec::new(), bytes: 0 })
     }
+
+    const POINTS: bool = true;
+
+    fn pieces(&self, row: &ArrowRow, look: &mut impl FnMut(&[u8])) {
+        look(&row.0);
+    }
 }
 
 /// Makes columns of [`ArrowRow`]s. It keeps the rows, which share memory, until it is finished.

@@ -43,6 +43,13 @@ pub trait Value: Sized + 'static {
 
     /// The value at `index`, which is within the column and not null.
     fn at(array: &Self::Array, index: usize) -> Self;
+
+    /// [`Row::POINTS`](super::Row::POINTS) of the value.
+    const POINTS: bool = false;
+
+    /// [`Row::pieces`](super::Row::pieces) of the value.
+    #[inline]
+    fn pieces(&self, _look: &mut impl FnMut(&[u8])) {}
 }
 
 /// A field of a row: a [`Value`], or an option of one.
@@ -65,6 +72,12 @@ pub trait Column: Sized + 'static {
 
     /// The field at `index`, which is within the column and null only where that is allowed.
     fn get(array: &<Self::Value as Value>::Array, index: usize) -> Self;
+
+    /// [`Row::POINTS`](super::Row::POINTS) of the field.
+    const POINTS: bool = <Self::Value as Value>::POINTS;
+
+    /// [`Row::pieces`](super::Row::pieces) of the field.
+    fn pieces(&self, look: &mut impl FnMut(&[u8]));
 }
 
 impl<V: Value> Column for V {
@@ -81,6 +94,11 @@ impl<V: Value> Column for V {
 
     fn get(array: &V::Array, index: usize) -> V {
         V::at(array, index)
+    }
+
+    #[inline]
+    fn pieces(&self, look: &mut impl FnMut(&[u8])) {
+        Value::pieces(self, look);
     }
 }
 
@@ -102,6 +120,13 @@ impl<V: Value> Column for Option<V> {
 
     fn get(array: &V::Array, index: usize) -> Option<V> {
         (!array.is_null(index)).then(|| V::at(array, index))
+    }
+
+    #[inline]
+    fn pieces(&self, look: &mut impl FnMut(&[u8])) {
+        if let Some(value) = self {
+            Value::pieces(value, look);
+        }
     }
 }
 
@@ -207,6 +232,13 @@ macro_rules! text {
             fn at(array: &StringArray, index: usize) -> $text {
                 array.value(index).into()
             }
+
+            const POINTS: bool = true;
+
+            #[inline]
+            fn pieces(&self, look: &mut impl FnMut(&[u8])) {
+                look(self.as_bytes());
+            }
         }
     )+};
 }
@@ -239,6 +271,13 @@ impl Value for Vec<u8> {
 
     fn at(array: &BinaryArray, index: usize) -> Vec<u8> {
         array.value(index).to_vec()
+    }
+
+    const POINTS: bool = true;
+
+    #[inline]
+    fn pieces(&self, look: &mut impl FnMut(&[u8])) {
+        look(self);
     }
 }
 
@@ -318,6 +357,12 @@ macro_rules! newtype_column {
 
             fn at(array: &Self::Array, index: usize) -> Self {
                 $newtype(<$value as $crate::rows::Value>::at(array, index))
+            }
+
+            const POINTS: bool = <$value as $crate::rows::Value>::POINTS;
+
+            fn pieces(&self, look: &mut impl ::core::ops::FnMut(&[u8])) {
+                $crate::rows::Value::pieces(&self.0, look);
             }
         }
     };

@@ -205,6 +205,12 @@ macro_rules! columns_row {
                     };
                     ::core::result::Result::Ok((0..batch.num_rows()).map(row).collect())
                 }
+
+                const POINTS: bool = false $(|| <$column as $crate::rows::Column>::POINTS)+;
+
+                fn pieces(&self, look: &mut impl ::core::ops::FnMut(&[u8])) {
+                    $(<$column as $crate::rows::Column>::pieces(&self.$field, look);)+
+                }
             }
         };
     };
@@ -260,6 +266,12 @@ macro_rules! tuple {
                 let taken = ($(columns.take::<$part>($name)?,)+);
                 Ok((0..batch.num_rows()).map(|at| ($($part::get(taken.$index, at),)+)).collect())
             }
+
+            const POINTS: bool = false $(|| $part::POINTS)+;
+
+            fn pieces(&self, look: &mut impl FnMut(&[u8])) {
+                $(Column::pieces(&self.$index, look);)+
+            }
         }
     };
 }
@@ -314,6 +326,12 @@ impl<C: Column> Row for C {
     fn read(batch: &RecordBatch) -> Result<Vec<C>, RowError> {
         let column = columns_of(batch, 1)?.take::<C>("c0")?;
         Ok((0..batch.num_rows()).map(|at| C::get(column, at)).collect())
+    }
+
+    const POINTS: bool = <C as Column>::POINTS;
+
+    fn pieces(&self, look: &mut impl FnMut(&[u8])) {
+        Column::pieces(self, look);
     }
 }
 
