@@ -49,13 +49,21 @@ const PINS: usize = 16_384;
 const PINNED_MIN: usize = 1024;
 /// A stretch has two to the power of this many bytes: the largest that is usual.
 const STRETCH_BITS: u32 = 26;
+/// Bytes that no allocator has in one of its stretches.
+const APART: usize = 64 << 20;
 /// Bytes of an empty vector that are given back at once.
 const SHRUNK: usize = 64 << 20;
 
 impl<R: Ord + Clone + 'static, D: Multiplicity, E: Encode<R>> Keys<R, D, E> {
     pub(crate) fn new(batch: OrdKeyBatch<Laid<R, D>>, encode: E) -> Self {
-        let pinned = (batch.storage.keys.len() / PINS).max(PINNED_MIN);
-        Self { batch, encode, pinned, pins: Vec::new() }
+        let rows = batch.storage.keys.len();
+        let (pinned, mut pins) = ((rows / PINS).max(PINNED_MIN), Vec::new());
+        // SUBTLE: not among the rows, where it would itself be a pin to the end: what is as large as this an allocator asks
+        // the system for. Of that it gets only as much as is written to.
+        if E::POINTS && rows >= PINNED_MIN {
+            pins.reserve_exact(APART / size_of::<(usize, R)>());
+        }
+        Self { batch, encode, pinned, pins }
     }
 
     /// Where a row's memory lies; `None` where it has none, or does not say.

@@ -19,6 +19,7 @@ use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering, mpsc},
     task::{Context, Poll, Waker},
+    time::{Duration, Instant},
 };
 
 use differential_dataflow::trace::{Cursor, Navigable, Span, implementations::spine_fueled::SpineBatch};
@@ -209,18 +210,27 @@ where
 
     /// Frees some of what was let go; whether there is more.
     fn free(&mut self) -> bool {
-        let Some((remains, _)) = self.freeing.front_mut() else { return false };
-        if !remains.free(self.connection.config().scan_positions_max.max(1)) {
-            if let Some((remains, scanning)) = self.freeing.pop_front() {
+        let begun = Instant::now();
+        let mut rows = self.connection.config().scan_positions_max.max(1);
+        while let Some((remains, _)) = self.freeing.front_mut() {
+            let freed = rows.min(FREED_AT_ONCE);
+            if !remains.free(freed)
+                && let Some((remains, scanning)) = self.freeing.pop_front()
+            {
                 self.connection.background().runtime().spawn_blocking(move || {
                     remains.end();
                     drop(scanning);
                 });
             }
+            // SUBTLE: glibc's allocator keeps small pieces as they were freed, until somebody asks for a larger one; then
+            // all of them are collected at once. Asked for here, each time it is those of a few rows. How long that takes
+            // is up to what lies beside them: microseconds first, milliseconds where most is free.
+            drop(std::hint::black_box(Vec::<u8>::with_capacity(COLLECTING)));
+            rows -= freed;
+            if rows == 0 || begun.elapsed() >= FREEING {
+                break;
+            }
         }
-        // SUBTLE: glibc's allocator keeps small pieces as they were freed, until somebody asks for a larger one; then all
-        // of them are collected at once. Asked for here, each time it is those of one activation.
-        drop(std::hint::black_box(Vec::<u8>::with_capacity(COLLECTING)));
         !self.freeing.is_empty()
     }
 
@@ -456,6 +466,12 @@ impl Building {
 /// Bytes that are asked for in order to have the allocator collect what was freed: more than it keeps apart, and less than
 /// it would ask the system for.
 const COLLECTING: usize = 64 << 10;
+
+/// How many rows are freed before what they took is collected.
+const FREED_AT_ONCE: usize = 256;
+
+/// After so long the rest is freed in a later activation.
+const FREEING: Duration = Duration::from_millis(1);
 
 /// How many positions are visited between two looks at whether the rendering stopped.
 const POSITIONS_A_LOOK: usize = 16_384;

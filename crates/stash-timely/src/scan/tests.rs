@@ -377,3 +377,44 @@ fn without_a_bound_not_even_the_last_u64_is_left_out() {
         "whoever takes it refuses it by name"
     );
 }
+
+/// Notes the keys whose memory was asked for ahead.
+struct Pointing(Arc<std::sync::Mutex<Vec<u64>>>);
+
+impl<C> Projection<C> for Pointing
+where
+    C: for<'a> Cursor<Key<'a> = &'a u64, Val<'a> = &'a ()>,
+{
+    type Rows = Pairs;
+
+    fn project(&mut self, key: C::Key<'_>, (): C::Val<'_>, rows: &mut Pairs) -> Result<(), String> {
+        let seen = self.0.lock().expect("no panic").last().copied();
+        assert!(*key < 70 || seen.is_some_and(|seen| *key <= seen), "{key} was not touched before");
+        Rows::row(*key, 0, rows)
+    }
+
+    const POINTS: bool = true;
+
+    fn pieces(&self, key: C::Key<'_>, (): C::Val<'_>, _: &mut impl FnMut(&[u8])) {
+        self.0.lock().expect("no panic").push(*key);
+    }
+}
+
+#[test]
+fn what_counts_is_touched_once_before_it_is_read_and_nothing_else_is() {
+    let batch = |residue: u64| {
+        let keys = (0..500).filter(|key| key % 2 == residue);
+        key_batch(keys.map(|key| (key, if key % 7 == 0 { 9 } else { 1 }, 1)).collect())
+    };
+    let batches: Vec<_> = [batch(0), batch(1)].into_iter().flatten().collect();
+    let window = Window { upper: 5, ..ALL };
+    let limits = ChunkLimits { rows: 33, bytes: usize::MAX };
+    for fuel in [1, 10, usize::MAX] {
+        let touched = Arc::new(std::sync::Mutex::default());
+        let scan = Scan::new(batches.clone(), window, Pointing(Arc::clone(&touched)), Pairs::default());
+        let plain = Scan::new(batches.clone(), window, KeyRows, Pairs::default());
+        assert_eq!(run(scan, &[fuel], limits), run(plain, &[fuel], limits));
+        let wanted: Vec<u64> = (64..500).filter(|key| key % 7 != 0).collect();
+        assert_eq!(*touched.lock().expect("no panic"), wanted, "with fuel {fuel}");
+    }
+}
