@@ -387,7 +387,7 @@ where
 {
     type Rows = Pairs;
 
-    fn project(&mut self, key: C::Key<'_>, (): C::Val<'_>, rows: &mut Pairs) -> Result<(), String> {
+    fn project(&mut self, key: C::Key<'_>, (): C::Val<'_>, rows: &mut Pairs) -> Result<(), NoRow> {
         let seen = self.0.lock().expect("no panic").last().copied();
         assert!(*key < 70 || seen.is_some_and(|seen| *key <= seen), "{key} was not touched before");
         Rows::row(*key, 0, rows)
