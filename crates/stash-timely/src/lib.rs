@@ -71,6 +71,7 @@ mod scan;
 mod sink;
 pub mod source;
 mod token;
+mod waits;
 mod write;
 
 pub use connection::{Background, Connected, Connection, SinkConfig};

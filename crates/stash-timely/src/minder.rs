@@ -5,7 +5,7 @@
 //! a frontier, and after each outcome, which frees a slot and raises the floor.
 //!
 //! - What waits is taken in before anything is offered: a batch that is complete leaves no report behind it unread.
-//! - An offer whose outcome is unknown, or which the catalog could not take, is made again for [`PATIENCE`]; what lasts
+//! - An offer whose outcome is unknown, or which the catalog could not take, is made again for a minute ([`Waits`]); what lasts
 //!   longer ends the rendering. Nothing is lost: the chain did not move, and a new rendering begins where it stands.
 //! - It stops once, and says why; then it keeps nothing (I16: the chain's `close` gives up what was collected).
 
@@ -26,12 +26,12 @@ use crate::{
     Connection, Stop,
     errors::{Errors, Verdict},
     message::{Control, Failure, Report, ToChain},
+    waits::Waits,
 };
 
-/// How long an offer is made again before the rendering ends.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The first wait before an offer is made again; each next one is twice as long, up to a second.
+/// The first wait before an offer is made again, and the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
+const LAST_WAIT: Duration = Duration::from_secs(1);
 /// How often the read hold is asked for while the chain moves on. It costs two reads of the catalog.
 const HOLD_EVERY: Duration = Duration::from_millis(200);
 /// How often it is looked whether the incarnation is still open, where nothing happens. It costs a read of the catalog.
@@ -231,8 +231,7 @@ impl Minder {
 
     /// Offers the next batch that is complete; `false` when none is.
     async fn offer(&mut self) -> Result<bool, Stop> {
-        let begun = Instant::now();
-        let mut wait = FIRST_WAIT;
+        let mut waits = Waits::new(FIRST_WAIT, LAST_WAIT);
         loop {
             match self.chain.offer().await {
                 Ok(None) => return Ok(false),
@@ -248,10 +247,9 @@ impl Minder {
                     }
                     return Ok(true);
                 }
-                Err(error) if error.kind() == ErrorKind::Retry && begun.elapsed() < PATIENCE => {
+                Err(error) if error.kind() == ErrorKind::Retry && waits.go_on() => {
                     tracing::info!(sink = %self.connection.sink().name(), %error, "offered again");
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(Duration::from_secs(1));
+                    waits.wait().await;
                 }
                 Err(error) => return Err(stop_for(error)),
             }

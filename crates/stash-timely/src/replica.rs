@@ -15,23 +15,24 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use stash::{DataflowError, ErrorKind, Launch, LaunchToken, Sink};
 use timely::worker::Worker;
 use uuid::Uuid;
 
-use crate::{Background, Connected, Connection, SinkConfig, SinkError, SinkStatus, SinkToken, Stop};
+use crate::{
+    Background, Connected, Connection, SinkConfig, SinkError, SinkStatus, SinkToken, Stop, waits::Waits,
+};
 
 /// How many renderings in a row may stop without moving a chain.
 pub const RENDERINGS_MAX: u32 = 10;
 /// How long a worker without work sleeps before it looks around.
 const PARKED: Duration = Duration::from_millis(1);
+/// The first wait before an opening or a rendering is tried again, and the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LAST_WAIT: Duration = Duration::from_secs(2);
-/// How long an opening is tried again.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a kept sink ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +140,7 @@ impl Replica {
         sinks: &[Sink],
         mut render: impl FnMut(&mut Worker, &[Connected]) -> Result<(Vec<SinkToken>, D), SinkError>,
     ) -> Result<Vec<Outcome>, Arc<SinkError>> {
-        let (mut moved_nothing, mut wait) = (0, FIRST_WAIT);
+        let (mut moved_nothing, mut waits) = (0, Waits::new(FIRST_WAIT, LAST_WAIT));
         let mut rendering = 0;
         loop {
             let connected = self.connected(rendering, sinks).map_err(|error| self.alone(error))?;
@@ -154,7 +155,7 @@ impl Replica {
             tracing::info!(sink, rendering, reason, "rendered again");
             rendering += 1;
             if stops.iter().any(|(connection, _)| connection.moved()) {
-                (moved_nothing, wait) = (0, FIRST_WAIT);
+                (moved_nothing, waits) = (0, Waits::new(FIRST_WAIT, LAST_WAIT));
                 continue;
             }
             moved_nothing += 1;
@@ -162,8 +163,7 @@ impl Replica {
                 let (sink, reason) = (sink.to_owned(), reason.to_owned());
                 return Err(Arc::new(SinkError::NoProgress { sink, renderings: moved_nothing, reason }));
             }
-            self.shared.background.runtime().block_on(async { tokio::time::sleep(wait).await });
-            wait = (wait * 2).min(LAST_WAIT);
+            self.shared.background.runtime().block_on(waits.wait());
         }
     }
 
@@ -233,7 +233,7 @@ impl Replica {
         let workers = place.processes.saturating_mul(place.workers);
         let first = place.process.saturating_mul(place.workers);
         let launch = Launch::process(name, token, place.process, workers, first, place.workers)?;
-        let (begun, mut wait) = (Instant::now(), FIRST_WAIT);
+        let mut waits = Waits::new(FIRST_WAIT, LAST_WAIT);
         loop {
             let open = Connection::open(sink, launch.clone(), background, *config);
             match background.runtime().block_on(open) {
@@ -241,12 +241,9 @@ impl Replica {
                     return Ok(Connected::Dropped);
                 }
                 // One process that fails for a moment would otherwise be the end of all.
-                Err(SinkError::Stash(error))
-                    if error.kind() == ErrorKind::Retry && begun.elapsed() < PATIENCE =>
-                {
+                Err(SinkError::Stash(error)) if error.kind() == ErrorKind::Retry && waits.go_on() => {
                     tracing::info!(sink = %sink.name(), %error, "opened again");
-                    background.runtime().block_on(async { tokio::time::sleep(wait).await });
-                    wait = (wait * 2).min(LAST_WAIT);
+                    background.runtime().block_on(waits.wait());
                 }
                 opened => return opened,
             }

@@ -6,12 +6,13 @@ use stash::{Error, ErrorKind, Frontier, Subscription};
 use tokio::sync::oneshot;
 
 use super::token::Shared;
-use crate::hold::Hold;
+use crate::{hold::Hold, waits::Waits};
 
 /// How often an acknowledgement that may succeed later is tried.
 const ATTEMPTS: u32 = 8;
-/// The wait after the first attempt; it doubles.
+/// The wait after the first attempt, and the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
+const LAST_WAIT: Duration = Duration::from_secs(4);
 
 /// Acknowledges for a session, as its holds rise and deliveries are given out. Ends with the chain's
 /// completion; else with the token.
@@ -61,13 +62,12 @@ async fn follow(mut session: Subscription, holds: Vec<Hold>, shared: &Shared) {
 }
 
 async fn say(session: &mut Subscription, upper: Frontier) -> Result<(), Error> {
-    let mut wait = FIRST_WAIT;
+    let mut waits = Waits::new(FIRST_WAIT, LAST_WAIT);
     for _ in 1..ATTEMPTS {
         match session.acknowledge(upper).await {
             Err(error) if error.kind() == ErrorKind::Retry => {
                 tracing::warn!(sink = %session.sink().name(), %upper, %error, "not acknowledged, tried again");
-                tokio::time::sleep(wait).await;
-                wait *= 2;
+                waits.wait().await;
             }
             said => return said.map(drop),
         }
