@@ -542,3 +542,6 @@ where
         rows.append(&(self.projection)(key, val).map_err(NoRow::Error)?)
     }
 }
+
+#[cfg(test)]
+mod late;
