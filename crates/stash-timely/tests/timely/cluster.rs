@@ -7,11 +7,11 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use stash::{Frontier, LaunchToken, Sink, StartAt, TryNext};
-use stash_timely::{Outcome, Place};
+use stash::{Frontier, Launch, LaunchToken, Sink, StartAt, TryNext};
+use stash_timely::{Connected, Connection, Outcome, Place, SinkConfig, SinkStatus, Stop};
 
 use crate::{
-    story::{Feed, Story, Words, cluster, free_addresses, play_cluster, play_process},
+    story::{Feed, Story, Words, cluster, free_addresses, play, play_cluster, play_process},
     support::World,
 };
 
@@ -52,6 +52,67 @@ fn a_store_that_fails_for_one_process_makes_all_render_again() {
     processes[1].faults().set_plan(plan);
     for ended in play_cluster(&processes, "words", "replica", 2, &Story::of(&feed)) {
         assert_eq!(ended.expect("an outcome"), (Outcome::Complete, 2), "alike in all processes");
+    }
+    assert_eq!(world.read(&sink).0, feed.oracle(0, Frontier::EMPTY));
+    world.at_rest(&sink);
+    world.leaves_nothing(&sink);
+}
+
+/// Between the openings of two processes another replica completes the chain: would the second find nothing to render, the
+/// first would wait for it for ever.
+#[test]
+fn a_process_that_opens_after_the_chain_was_completed_joins_the_launch_that_one_opened_before() {
+    let feed = Feed::seeded(54, 40, 6);
+    let world = World::parts(2);
+    let sink = world.declare::<Words>("words", |spec| spec.up_to(feed.end));
+    let processes = [world.again(1), world.again(1)];
+    let token = world.stash.draw_launch();
+    let open = |process: u32| {
+        let world = &processes[usize::try_from(process).unwrap()];
+        let launch = Launch::process("late", token, process, 2, process, 1).expect("a launch");
+        world.runtime.block_on(async {
+            let sink = world.stash.sink("words").await.expect("the sink");
+            let opened = Connection::open(&sink, launch, &world.background, SinkConfig::default()).await;
+            match opened.expect("opened") {
+                Connected::Render(connection) => connection,
+                other => panic!("process {process} would render nothing: {other:?}"),
+            }
+        })
+    };
+    let first = open(0);
+    assert_eq!(play(&world, &sink, "early", 2, &Story::of(&feed)), (Outcome::Complete, 1));
+    let second = open(1);
+    assert_eq!((first.incarnation(), first.as_of()), (second.incarnation(), second.as_of()));
+    let addresses = free_addresses(2);
+    std::thread::scope(|threads| {
+        for (process, connection) in [first, second].into_iter().enumerate() {
+            let (config, story) = (cluster(process, 1, addresses.clone()), Story::of(&feed));
+            let runtime = &processes[process].runtime;
+            threads.spawn(move || {
+                let given = connection.clone();
+                let workers = timely::execute(config, move |worker| {
+                    let (token, mut drive) = story.render(worker, &given).expect("rendered");
+                    while token.status() == SinkStatus::Running {
+                        drive(worker);
+                        worker.step_or_park(Some(std::time::Duration::from_millis(1)));
+                    }
+                    let status = token.status();
+                    token.detach();
+                    worker
+                        .installed_dataflows()
+                        .into_iter()
+                        .for_each(|dataflow| worker.drop_dataflow(dataflow));
+                    status
+                });
+                for status in workers.expect("workers").join() {
+                    assert_eq!(status.expect("no panic"), SinkStatus::Stopped(Stop::Complete));
+                }
+                runtime.block_on(connection.idle());
+            });
+        }
+    });
+    for process in &processes {
+        process.runtime.block_on(process.stash.close()).expect("closed");
     }
     assert_eq!(world.read(&sink).0, feed.oracle(0, Frontier::EMPTY));
     world.at_rest(&sink);

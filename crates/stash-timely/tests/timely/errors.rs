@@ -3,7 +3,10 @@
 use differential_dataflow::input::Input;
 use serde::ser::SerializeStruct;
 use stash::{DataflowError, Frontier};
-use stash_timely::{Outcome, Replica, SinkError, batch::arrange_vals, no_errors, stash_arranged, stash_sink};
+use stash_timely::{
+    Connected, Connection, Outcome, Replica, SinkConfig, SinkError, SinkStatus, Stop, batch::arrange_vals,
+    no_errors, stash_arranged, stash_sink,
+};
 use timely::Config;
 
 use crate::{
@@ -72,6 +75,77 @@ fn an_error_that_is_taken_back_later_was_one() {
     assert!(matches!(&outcome, Outcome::Poisoned(error) if error.at == 9), "{outcome:?}");
     assert_eq!(world.read_to_error(&sink).1, Frontier::at(9));
     world.at_rest(&sink);
+}
+
+/// Renders a connection on two workers until it stops, or takes it down once the chain has reached `upper`; says why it
+/// stopped.
+fn render(connection: &Connection, story: &Story, upper: Frontier) -> Stop {
+    let (given, story) = (connection.clone(), story.clone());
+    let workers = timely::execute(Config::process(2), move |worker| {
+        let (token, mut drive) = story.render(worker, &given).expect("rendered");
+        while token.status() == SinkStatus::Running {
+            drive(worker);
+            worker.step_or_park(Some(std::time::Duration::from_millis(1)));
+            if token.upper() >= upper {
+                token.stop();
+            }
+        }
+        token.detach();
+        worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+    });
+    workers.expect("workers").join().into_iter().for_each(|ended| ended.expect("no panic"));
+    connection.stop().expect("stopped").clone()
+}
+
+#[test]
+fn of_two_replicas_one_reports_an_error_and_the_other_is_told_of_it() {
+    let feed = Feed::seeded(25, 60, 5);
+    let world = World::files(2);
+    let sink = world.declare::<Words>("words", |spec| spec.up_to(feed.end));
+    // It was granted its snapshot before the other one wrote anything, and knows of no error.
+    let well = world.connect(&sink, 2);
+    let story = Story::of(&feed);
+    let ill = Story { errors: vec![("it broke", 30, 1)], ..story.clone() };
+    let error = DataflowError { at: 30, message: "it broke".to_owned() };
+    assert_eq!(play(&world, &sink, "ill", 2, &ill), (Outcome::Poisoned(error.clone()), 1));
+    let DataflowError { at, message } = error.clone();
+    assert_eq!(render(&well, &story, Frontier::EMPTY), Stop::Poisoned { at, message });
+    world.runtime.block_on(well.idle());
+    drop(well);
+    assert_eq!(play(&world, &sink, "replica", 2, &story), (Outcome::Poisoned(error), 0), "for good");
+    let (updates, upper, _) = world.read_to_error(&sink);
+    assert_eq!((updates, upper), (feed.oracle(0, Frontier::at(30)), Frontier::at(30)));
+    world.at_rest(&sink);
+    world.leaves_nothing(&sink);
+}
+
+#[test]
+fn an_error_of_one_replica_that_another_has_passed_is_its_own_failure_and_the_chain_goes_on() {
+    let feed = Feed::seeded(26, 60, 5);
+    let world = World::files(2);
+    let sink = world.declare::<Words>("words", |spec| spec.up_to(feed.end));
+    let ill = world.connect(&sink, 2);
+    let story = Story::of(&feed);
+    let well = stash::Launch::single("well", 2).expect("a launch");
+    let well = Connection::open(&sink, well, &world.background, SinkConfig::default());
+    let Connected::Render(well) = world.runtime.block_on(well).expect("opened") else { panic!("complete") };
+    let part = Story::of(&Feed { end: 45, ..feed.clone() });
+    assert_eq!(render(&well, &part, Frontier::at(45)), Stop::GoingAway);
+    world.runtime.block_on(well.idle());
+    let upper = world.runtime.block_on(sink.upper()).expect("an upper");
+    assert!(upper > Frontier::at(30), "it has passed the error: {upper}");
+    // One description has all of it: minted before the other one's upper is known.
+    let errors = vec![("it broke", 30, 1)];
+    let stop = render(&ill, &Story { errors: errors.clone(), stride: 60, ..story.clone() }, Frontier::EMPTY);
+    assert!(matches!(stop, Stop::Reopen(_)), "{stop:?}");
+    world.runtime.block_on(ill.idle());
+    drop(ill);
+    // Rendered again it begins above, where it knows of no error.
+    let outcome = play(&world, &sink, "replica", 2, &Story { errors, ..story }).0;
+    assert_eq!(outcome, Outcome::Complete);
+    assert_eq!(world.read(&sink), (feed.oracle(0, Frontier::EMPTY), Frontier::EMPTY));
+    world.at_rest(&sink);
+    world.leaves_nothing(&sink);
 }
 
 /// Arranges words by their text and puts them into a sink of texts and numbers, halved: odd ones cannot be.

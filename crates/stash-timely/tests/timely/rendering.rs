@@ -2,7 +2,7 @@
 
 use differential_dataflow::input::Input;
 use stash::Frontier;
-use stash_timely::{Outcome, Place, Replica, Stop, no_errors, stash_sink};
+use stash_timely::{Connected, Outcome, Place, Replica, Stop, no_errors, stash_sink};
 use timely::{Config, worker::Worker};
 
 use crate::support::{Updates, World};
@@ -93,4 +93,56 @@ fn a_sink_that_is_told_to_renders_again_and_goes_on() {
     let rows = ["of worker 0|1", "of worker 1|1"].map(|row| ((row.to_owned(), 0), 1));
     assert_eq!(world.read(&sink), (Updates::from(rows), Frontier::EMPTY));
     world.at_rest(&sink);
+}
+
+/// The one has completed by then, another is in the middle: what is told of the second concerns all that still write.
+#[test]
+fn when_one_of_several_sinks_is_told_to_render_again_those_that_still_write_do() {
+    let world = World::files(2);
+    let names = ["first", "second", "third"];
+    let sinks = names.map(|name| world.declare::<(String, i64)>(name, |spec| spec.up_to(3)));
+    let replica = Replica::new("replica", world.stash.draw_launch(), Place::alone(2), &world.background);
+    let kept = sinks.clone();
+    let workers = timely::execute(Config::process(2), move |worker| {
+        let mut renderings = Vec::new();
+        let outcomes = replica.keep_all(worker, &kept, |worker, connected| {
+            let (mut tokens, mut inputs, mut connections) = (Vec::new(), Vec::new(), Vec::new());
+            let first = renderings.is_empty();
+            for (sink, connected) in connected.iter().enumerate() {
+                let Connected::Render(connection) = connected else { continue };
+                let (mut words, token) = worker.dataflow(|scope| {
+                    let (words, collection) = scope.new_collection::<(String, i64), isize>();
+                    stash_sink(collection, no_errors(scope), connection).map(|token| (words, token))
+                })?;
+                words.insert((format!("of worker {}", worker.index()), 1));
+                words.advance_to(if first { [3, 1, 2][sink] } else { 3 });
+                words.flush();
+                inputs.push(words);
+                connections.push(connection.clone());
+                tokens.push(token);
+            }
+            renderings.push(tokens.len());
+            let watch = (first && worker.index() == 1).then(|| tokens[1].watch());
+            Ok((tokens, move |_: &mut Worker| {
+                let _ = &inputs;
+                if let Some(watch) = &watch
+                    && connections[0].stop() == Some(&Stop::Complete)
+                    && connections[2].upper() >= Frontier::at(2)
+                {
+                    watch.reopen("its source failed");
+                }
+            }))
+        });
+        (outcomes.expect("kept"), renderings)
+    });
+    for ended in workers.expect("executed").join() {
+        let (outcomes, renderings) = ended.expect("no panic");
+        assert_eq!(outcomes, [Outcome::Complete, Outcome::Complete, Outcome::Complete]);
+        assert_eq!(renderings, [3, 2], "the first was complete, the third was asked to stop");
+    }
+    let rows = ["of worker 0|1", "of worker 1|1"].map(|row| ((row.to_owned(), 0), 1));
+    for sink in &sinks {
+        assert_eq!(world.read(sink), (Updates::from(rows.clone()), Frontier::EMPTY), "{}", sink.name());
+        world.at_rest(sink);
+    }
 }
