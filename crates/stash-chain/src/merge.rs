@@ -189,16 +189,6 @@ impl<P> ShareMerge<P> {
         Ok(Reported { batches: self.leave(), returned: Vec::new(), ended: None })
     }
 
-    /// The descriptions that are open, in order.
-    pub fn descriptions(&self) -> impl Iterator<Item = Description> + '_ {
-        self.open.iter().map(|open| open.minted.description)
-    }
-
-    /// Whether a failed or dropped share ended it.
-    pub fn has_ended(&self) -> bool {
-        self.ended
-    }
-
     /// Gives up: returns every payload that is held, to be deleted.
     #[must_use = "the payloads must be deleted"]
     pub fn close(mut self) -> Vec<P> {

@@ -120,6 +120,8 @@ fn every_invariant_has_its_number_and_says_what_it_promises() {
         assert_eq!(invariant.to_string(), format!("I{}", n + 1));
         assert!(!invariant.title().is_empty() && !invariant.promise().is_empty());
     }
+    let promises = Invariant::ALL.map(Invariant::promise);
+    assert_eq!(BTreeSet::from(promises).len(), promises.len(), "no two promise the same");
     let violation = ensure(false, Invariant::I4, || "a gap".to_owned()).expect_err("does not hold");
     assert_eq!(violation.to_string(), "I4 (Gapless) is violated: a gap");
 }

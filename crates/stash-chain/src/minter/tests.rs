@@ -35,6 +35,15 @@ fn the_snapshot_stands_alone_and_is_followed_by_the_frontier() {
 }
 
 #[test]
+fn what_was_minted_is_had_from_the_answer_and_nothing_from_any_other() {
+    let first = Minted { description: description(5, 6), floor: Frontier::MIN };
+    assert_eq!(Mint::Minted(first).minted(), Some(first));
+    for other in [Mint::NotYet, Mint::InFlight, Mint::Ended, Mint::Complete] {
+        assert_eq!(other.minted(), None);
+    }
+}
+
+#[test]
 fn a_frontier_just_past_the_snapshot_mints_only_the_snapshot() {
     assert_eq!(mint_all(&mut minter(UNBOUNDED), at(6)), (vec![description(5, 6)], Mint::NotYet));
 }
