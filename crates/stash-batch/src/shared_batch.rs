@@ -25,7 +25,7 @@ use crate::{
     BatchError, OwnedParts,
     budget::{Relief, Reservation},
     process::IncarnationWriter,
-    spill::{self, Held},
+    spill::{self, Held, RunEnd, WrittenRun},
     sync::{
         Mutex, MutexGuard, Notify, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -150,6 +150,8 @@ struct State {
     opened: BTreeSet<WorkerIndex>,
     arrived: BTreeSet<WorkerIndex>,
     parts: Option<OwnedParts>,
+    /// Where a run ended that may be gone on with; whoever goes on with it takes it out of here.
+    end: Option<RunEnd>,
     flushing: u32,
     failed: Option<String>,
 }
@@ -249,9 +251,9 @@ impl SharedBatch {
         self.writer.process().budget().poke();
     }
 
-    /// Writes all that is held now as one run.
+    /// Writes all that is held now, in one run.
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), BatchError> {
-        let taken = {
+        let (taken, after) = {
             let mut state = self.state();
             let taken = Held::join(mem::take(&mut state.holdings).into_values());
             if taken.bytes() == 0 {
@@ -259,7 +261,7 @@ impl SharedBatch {
             }
             state.flushing = state.flushing.saturating_add(1);
             self.writer.process().slots().flushing.fetch_add(1, Ordering::AcqRel);
-            taken
+            (taken, state.end.take())
         };
         // SUBTLE: the run is written by a task of the process. The worker that waits here may be one of quite
         // another batch, short of memory, and its being cancelled must not take this batch with it.
@@ -267,14 +269,14 @@ impl SharedBatch {
         let done = self.writer.process().run(async move {
             // SUBTLE: whatever happens in there, the flush is counted as over: those who wait for its memory,
             // and the last worker, wait for that count.
-            let written = AssertUnwindSafe(spill::write_run(&slot.writer, slot.description, taken));
+            let written = AssertUnwindSafe(spill::write_run(&slot.writer, slot.description, taken, after));
             let panicked = |_| Err(BatchError::Ended { what: "the writing of a run: it panicked, and" });
             slot.flushed(written.catch_unwind().await.unwrap_or_else(panicked))
         });
         done.await.map_err(|_| BatchError::Ended { what: "the flush of a shared batch" })?
     }
 
-    fn flushed(&self, written: Result<Option<OwnedParts>, BatchError>) -> Result<(), BatchError> {
+    fn flushed(&self, written: Result<WrittenRun, BatchError>) -> Result<(), BatchError> {
         // SUBTLE: those who wait for memory leave other batches alone while a run is being written, so they are
         // woken once more after it no longer is; its memory was free before.
         self.writer.process().slots().flushing.fetch_sub(1, Ordering::AcqRel);
@@ -282,8 +284,11 @@ impl SharedBatch {
         let mut state = self.state();
         state.flushing = state.flushing.saturating_sub(1);
         let result = match written {
-            Ok(parts) => {
+            Ok(WrittenRun { parts, end }) => {
                 state.keep(parts);
+                // SUBTLE: of runs that were written side by side the last one is gone on with, whichever it is. It stands:
+                // so what is known of its end is the whole of it.
+                state.end = end.or(state.end.take());
                 Ok(())
             }
             Err(error) => {

@@ -130,6 +130,26 @@ impl Held {
     }
 }
 
+/// A run that ends in a larger row is not gone on with.
+const END_BYTES_MAX: u64 = 64 << 10;
+
+/// Where a run ended: what comes after all of it may become more of its parts.
+#[derive(Debug)]
+pub(crate) struct RunEnd {
+    run: u32,
+    /// Of the part that would be next.
+    ordinal: u32,
+    last: Sorted,
+}
+
+/// What became of updates that were written.
+#[derive(Debug)]
+pub(crate) struct WrittenRun {
+    /// `None` when nothing was left after consolidation.
+    pub(crate) parts: Option<OwnedParts>,
+    pub(crate) end: Option<RunEnd>,
+}
+
 /// Encodes sorted updates into parts of one run, closing a part when it is full.
 struct RunEncoder {
     schema: RowSchema,
@@ -137,6 +157,7 @@ struct RunEncoder {
     options: EncodeOptions,
     part_bytes: u64,
     open: Option<PartEncoder>,
+    last: Option<Sorted>,
 }
 
 impl RunEncoder {
@@ -148,7 +169,25 @@ impl RunEncoder {
             options: encode_options(config),
             part_bytes: config.part_bytes,
             open: None,
+            last: None,
         }
+    }
+
+    /// Goes on where a run ended.
+    fn after(mut self, end: Option<RunEnd>) -> RunEncoder {
+        if let Some(RunEnd { run, ordinal, last }) = end {
+            (self.meta.run, self.meta.ordinal, self.last) = (run, ordinal, Some(last));
+        }
+        self
+    }
+
+    /// Where the run ends, once the last part is finished.
+    fn end(self) -> Result<Option<RunEnd>, PartError> {
+        let PartMeta { run, ordinal, .. } = self.meta;
+        let last = self.last.map(|sorted| sorted.last()).transpose()?.flatten();
+        // What is kept until the next run counts for no budget.
+        let last = last.filter(|last| bytes_of(last.updates()) <= END_BYTES_MAX);
+        Ok(last.map(|last| RunEnd { run, ordinal, last }))
     }
 
     /// Takes the next updates; gives a part that they filled.
@@ -161,6 +200,7 @@ impl RunEncoder {
             None => self.open.insert(PartEncoder::new(&self.schema, self.meta, self.options)?),
         };
         open.write(sorted)?;
+        self.last = Some(sorted.clone());
         let full = u64::try_from(open.encoded_bytes()).unwrap_or(u64::MAX) >= self.part_bytes;
         if full { self.finish() } else { Ok(None) }
     }
@@ -182,24 +222,34 @@ pub(crate) fn encode_options(config: &BatchConfig) -> EncodeOptions {
     }
 }
 
-/// Writes what is held as one run. `None` when nothing is left after consolidation.
+/// Writes what is held: as more of the run that ended at `after` where all of it follows, else as a run of its own.
+///
+/// So what comes in order is one run however large it is, and is never read again to be merged.
 pub(crate) async fn write_run(
     writer: &Arc<IncarnationWriter>,
     description: Description,
     held: Held,
-) -> Result<Option<OwnedParts>, BatchError> {
+    after: Option<RunEnd>,
+) -> Result<WrittenRun, BatchError> {
     let bytes = held.bytes();
     let schema = writer.spec().schema.clone();
     let chunk_bytes = writer.process().config().chunk_bytes;
-    let run = writer.next_run();
-    let encoder = RunEncoder::new(writer, description, run);
     let named = || BatchError::part(format!("description {description} of sink {}", writer.spec().sink));
-    let (chunks, memory) = compute(bytes, {
+    let (chunks, memory, after) = compute(bytes, {
         let schema = schema.clone();
-        move || held.into_chunks(&schema, chunk_bytes)
+        move || {
+            let (chunks, memory) = held.into_chunks(&schema, chunk_bytes)?;
+            let follow = |end: &RunEnd| {
+                chunks.iter().try_fold(true, |all, chunk| Ok(all && chunk.follows(&end.last)?))
+            };
+            let follow = after.as_ref().map(follow).transpose()?.unwrap_or(false);
+            Ok((chunks, memory, after.filter(|_| follow)))
+        }
     })
     .await?
     .map_err(named())?;
+    let run = after.as_ref().map_or_else(|| writer.next_run(), |end| end.run);
+    let encoder = RunEncoder::new(writer, description, run).after(after);
     let runs: Vec<Vec<Sorted>> = chunks.into_iter().map(|chunk| vec![chunk]).collect();
     let mut work = (stash_part::merge_chunks(&schema, runs, OUTPUT_ROWS), encoder);
     let mut written: Option<OwnedParts> = None;
@@ -217,9 +267,10 @@ pub(crate) async fn write_run(
             None => written = Some(owned),
         }
     }
+    let end = work.1.end().map_err(named())?;
     drop(memory);
     fault::place("batch.run_written");
-    Ok(written)
+    Ok(WrittenRun { parts: written, end })
 }
 
 fn fill_part(

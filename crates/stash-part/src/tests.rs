@@ -196,6 +196,20 @@ fn keyed(rows: std::ops::Range<u64>, time: impl Fn(u64) -> u64, text: impl Fn(u6
 }
 
 #[test]
+fn updates_follow_others_where_their_first_comes_after_the_last_of_those() {
+    let run = keyed(0..10, |_| 4, |row| format!("{row}"));
+    let at = |from: usize, to: usize| run.slice(from, to - from);
+    assert!(at(5, 10).follows(&at(0, 5)).unwrap());
+    assert!(!at(4, 10).follows(&at(0, 5)).unwrap(), "it has the same row and time");
+    assert!(!at(0, 5).follows(&at(5, 10)).unwrap());
+    assert!(at(0, 0).follows(&at(5, 10)).unwrap() && at(0, 5).follows(&at(5, 5)).unwrap());
+    let later = keyed(9..12, |_| 5, |row| format!("{row}"));
+    assert!(later.follows(&run).unwrap(), "the same row at a later time");
+    assert_eq!(cells(&run.last().unwrap().unwrap()), cells(&at(9, 10)));
+    assert!(at(0, 0).last().unwrap().is_none());
+}
+
+#[test]
 fn row_groups_are_pruned_over_the_whole_range_of_times() {
     let run = keyed(0..70, |key| TIMES[key as usize / 10], |_| "x".into());
     let options = EncodeOptions { row_group_rows_max: 10, ..EncodeOptions::default() };

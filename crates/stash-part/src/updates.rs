@@ -15,6 +15,7 @@ use stash_types::{Frontier, RunFacts};
 
 use crate::error::PartError;
 use crate::memory::batch_bytes;
+use crate::order::OrderedRows;
 use crate::schema::{DIFF_COLUMN, RowSchema, TIME_COLUMN};
 
 /// Updates in any order; cheap to clone and to slice.
@@ -252,6 +253,18 @@ impl Sorted {
     /// The updates `offset..offset + len`, cut to what there is; no copy.
     pub fn slice(&self, offset: usize, len: usize) -> Sorted {
         Sorted(self.0.slice(offset, len))
+    }
+
+    /// The last update, copied out of the buffers it lies in; `None` where there is none.
+    pub fn last(&self) -> Result<Option<Sorted>, PartError> {
+        self.num_rows().checked_sub(1).map(|row| self.0.row(row).map(Sorted)).transpose()
+    }
+
+    /// Whether all of these come after all of `before`, in (row, time) order; where either has none they do.
+    pub fn follows(&self, before: &Sorted) -> Result<bool, PartError> {
+        let (Some(last), false) = (before.last()?, self.is_empty()) else { return Ok(true) };
+        let (last, first) = (OrderedRows::new(&last)?, OrderedRows::new(&self.0.slice(0, 1))?);
+        Ok(last.compare(0, &first, 0).is_lt())
     }
 
     /// The updates with `lower ≤ time < upper`; no copy if nothing is cut.

@@ -160,6 +160,43 @@ async fn more_runs_than_allowed_are_merged_again_and_their_parts_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_in_order_is_one_run_however_large_and_is_never_merged_again() {
+    let mut config = tight();
+    config.batch.runs_max = 3;
+    config.batch.part_bytes = 50_000;
+    config.batch.chunk_bytes = 20_000;
+    let world = World::files(config).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 1).await;
+    let mut all = noisy(3, 8000, 0);
+    all.sort_unstable();
+    let (late, ordered) = all.split_at(200);
+    for (time, late) in [(1, &[][..]), (2, late)] {
+        let minted = mint(&mut chain, time);
+        let at = |rows: &[Update]| -> Vec<Update> {
+            rows.iter().map(|(row, _, diff)| (row.clone(), time - 1, *diff)).collect()
+        };
+        let mut share = incarnation.worker(0).expect("local").share(minted).expect("opens");
+        for piece in ordered.chunks(200).chain([late].into_iter().filter(|late| !late.is_empty())) {
+            share.push(updates(&sink, &at(piece))).await.expect("taken");
+        }
+        chain.report(share.finish().await).await.expect("taken");
+        let row = sink.batches().await.expect("the chain").pop().expect("a row");
+        assert!(row.parts.len() > 6, "{} parts", row.parts.len());
+        assert_eq!(runs_of(&row), if late.is_empty() { 1 } else { 2 }, "what comes late is another run");
+        let mut subscription = sink.read_from(Frontier::at(time - 1));
+        let content = delivered_until(&mut subscription, Frontier::at(time)).await.expect("read");
+        assert_same!(content, content_of(&at(&[late, ordered].concat())));
+    }
+    let rows = sink.batches().await.expect("the chain");
+    let parts = rows.iter().map(|row| row.parts.len()).sum::<usize>();
+    assert_eq!(sink.stash().counters().puts as usize, parts, "nothing was written twice");
+    incarnation.close("done").await.expect("closes");
+    drop(chain);
+    world.close([sink.stash().clone()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_batch_larger_than_the_memory_is_taken_at_once() {
     let world = World::memory(tight()).await;
     let sink = world.sink().await;
@@ -220,7 +257,7 @@ async fn more_full_runs_than_allowed_are_merged_again_within_the_smallest_memory
     let sink = world.sink().await;
     let (incarnation, mut chain) = open(&sink, "a", 1).await;
     let minted = mint(&mut chain, 1);
-    // Wide slices of one long noise, each from another place, so that parts fill quickly.
+    // Wide slices of one long noise, each from another place, so that parts fill quickly; the later ones come before.
     let pool = noise(1, 4 << 20);
     let mut chance = Chance::new(2);
     let mut expected = 0;
@@ -229,7 +266,7 @@ async fn more_full_runs_than_allowed_are_merged_again_within_the_smallest_memory
         let rows: Vec<Update> = (0..10)
             .map(|n| {
                 let from = chance.index(pool.len() - 40_000);
-                ((piece * 10 + n, pool[from..from + 40_000].to_owned()), 0, 1)
+                (((119 - piece) * 10 + n, pool[from..from + 40_000].to_owned()), 0, 1)
             })
             .collect();
         expected += rows.len();
