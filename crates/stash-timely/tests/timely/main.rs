@@ -6,6 +6,7 @@ mod cluster;
 mod ending;
 mod errors;
 mod failing;
+mod large;
 mod rendering;
 mod replicas;
 mod story;
