@@ -192,7 +192,12 @@ impl Replica {
             });
             let stopped = stopped.collect::<Vec<_>>();
             if stopped.len() == tokens.len() {
-                break stopped;
+                // What was held is freed by the worker that made it, and before more is held: not beside it.
+                if tokens.iter().all(|token| token.held().freeing == 0) {
+                    break stopped;
+                }
+                worker.step_or_park(Some(PARKED));
+                continue;
             }
             if stopped.iter().any(|stop| again(stop).is_some()) {
                 tokens.iter().for_each(SinkToken::stop);

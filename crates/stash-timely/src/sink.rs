@@ -295,9 +295,8 @@ where
         move |frontiers| {
             let _ = &abandons;
             updates.for_each(|_, spans| {
-                let spans = spans.drain(..);
-                if !stopped {
-                    spans.for_each(|span| writer.hold(span));
+                for span in spans.drain(..) {
+                    if stopped { writer.discard(span) } else { writer.hold(span) }
                 }
             });
             errors.for_each(|_, errors| {
@@ -329,11 +328,18 @@ where
                 }
             });
             stopped |= connection.is_unheard();
-            if stopped && !state.stopped.swap(true, Ordering::AcqRel) {
+            if stopped && !state.stopped.load(Ordering::Acquire) {
+                // First: who sees that it has stopped also sees what is still to be freed.
                 writer.stop();
+                state.stopped.store(true, Ordering::Release);
+                activator.activate();
+                capability = None;
+                return;
             }
             if stopped {
-                capability = None;
+                if writer.free() {
+                    activator.activate();
+                }
                 return;
             }
             if let Some(held) = &capability {

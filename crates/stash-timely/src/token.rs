@@ -32,6 +32,9 @@ pub struct HeldUse {
     pub error_bytes: usize,
     /// Updates in batches that this process's scans in the background still read.
     pub scanning: usize,
+    /// Updates that the worker has let go of, and whose rows it has not all freed yet. It does so also once the sink has
+    /// stopped; what is left when the dataflow is dropped is freed on another thread.
+    pub freeing: usize,
 }
 
 /// Tells what a worker holds, and the worker what it cannot see.
@@ -56,6 +59,7 @@ impl HeldWatch {
             errors: self.worker.errors.load(Ordering::Relaxed),
             error_bytes: self.worker.error_bytes.load(Ordering::Relaxed),
             scanning: self.connection.scanning(),
+            freeing: self.worker.freeing.load(Ordering::Relaxed),
         }
     }
 }
@@ -90,6 +94,7 @@ pub(crate) struct WorkerState {
     pub(crate) updates: AtomicUsize,
     pub(crate) errors: AtomicUsize,
     pub(crate) error_bytes: AtomicUsize,
+    pub(crate) freeing: AtomicUsize,
 }
 
 impl SinkToken {

@@ -52,7 +52,11 @@ pub(crate) trait Scans<C: Cursor>: 'static {
 }
 
 /// Rows to be freed, and what counts them until they are.
-type Freeing = (Box<dyn Remains>, Option<Arc<Scanning>>);
+struct Freeing {
+    remains: Box<dyn Remains>,
+    updates: usize,
+    scanning: Option<Arc<Scanning>>,
+}
 
 /// What a share in the background gives back to its worker.
 enum Back<B> {
@@ -209,13 +213,13 @@ where
     }
 
     /// Frees some of what was let go; whether there is more.
-    fn free(&mut self) -> bool {
+    pub(crate) fn free(&mut self) -> bool {
         let begun = Instant::now();
         let mut rows = self.connection.config().scan_positions_max.max(1);
-        while let Some((remains, _)) = self.freeing.front_mut() {
+        while let Some(Freeing { remains, .. }) = self.freeing.front_mut() {
             let freed = rows.min(FREED_AT_ONCE);
             if !remains.free(freed)
-                && let Some((remains, scanning)) = self.freeing.pop_front()
+                && let Some(Freeing { remains, scanning, .. }) = self.freeing.pop_front()
             {
                 self.connection.background().runtime().spawn_blocking(move || {
                     remains.end();
@@ -231,22 +235,33 @@ where
                 break;
             }
         }
+        self.measure_freeing();
         !self.freeing.is_empty()
     }
 
-    /// Lets go of everything: nothing is written any more.
+    /// Lets go of everything: nothing is written any more. It is freed as always, while the dataflow lives.
     pub(crate) fn stop(&mut self) {
         self.waiting.clear();
         self.errors.clear();
-        let mut released = self.held.release(u64::MAX);
-        released.extend(self.back.1.try_iter().flat_map(|back| match back {
-            Back::Scanned(batches, _) => batches,
-            Back::Report(_) => Vec::new(),
-        }));
-        let freeing = std::mem::take(&mut self.freeing);
-        // The operator ends, and takes nothing back any more.
-        self.connection.background().runtime().spawn_blocking(move || drop((released, freeing)));
+        let released = self.held.release(u64::MAX);
+        self.let_go(released, None);
+        let backs = self.back.1.try_iter().collect::<Vec<_>>();
+        for back in backs {
+            if let Back::Scanned(batches, scanning) = back {
+                self.let_go(batches, Some(scanning));
+            }
+        }
         self.measure();
+    }
+
+    /// Lets go of what nobody wants any more.
+    pub(crate) fn discard(&mut self, span: Span<u64, B>) {
+        self.let_go(span.inner.into_iter().collect(), None);
+    }
+
+    fn measure_freeing(&self) {
+        let freeing = self.freeing.iter().map(|freeing| freeing.updates).sum();
+        self.state.freeing.store(freeing, Ordering::Relaxed);
     }
 
     fn measure(&self) {
@@ -260,17 +275,21 @@ where
     fn let_go(&mut self, batches: Vec<B>, scanning: Option<Scanning>) {
         let scanning = scanning.map(Arc::new);
         for batch in batches {
-            if batch.len() <= self.connection.config().scan_positions_max {
+            let updates = batch.len();
+            if updates <= self.connection.config().scan_positions_max {
                 continue;
             }
             match self.scans.remains(batch) {
-                Ok(Some(remains)) => self.freeing.push_back((remains, scanning.clone())),
+                Ok(Some(remains)) => {
+                    self.freeing.push_back(Freeing { remains, updates, scanning: scanning.clone() });
+                }
                 Ok(None) => {}
                 Err(batch) => {
                     self.connection.background().runtime().spawn_blocking(move || drop(batch));
                 }
             }
         }
+        self.measure_freeing();
     }
 
     /// Scans as much as a worker may, and says how the share is finished.
@@ -361,6 +380,20 @@ where
 
     fn to_worker(&self) -> ToWorker<B> {
         ToWorker { sender: self.back.0.clone(), activator: self.activator.clone() }
+    }
+}
+
+impl<B, S> Drop for Writer<B, S>
+where
+    B: SpineBatch<Time = u64, Merger: Send> + Navigable + Clone,
+{
+    /// Nobody activates the worker's operator any more: what is left is freed elsewhere, with the worker held up once.
+    fn drop(&mut self) {
+        let freeing = std::mem::take(&mut self.freeing);
+        self.state.freeing.store(0, Ordering::Relaxed);
+        if !freeing.is_empty() {
+            self.connection.background().runtime().spawn_blocking(move || drop(freeing));
+        }
     }
 }
 

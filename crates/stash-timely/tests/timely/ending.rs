@@ -7,7 +7,7 @@ use stash::{Frontier, Launch};
 use stash_testkit::{Op, Point};
 use stash_timely::{
     Connected, Connection, Outcome, SinkConfig, SinkError, SinkStatus, SinkToken, Stop, batch::arrange_vals,
-    stash_arranged,
+    stash_arranged, stash_sink,
 };
 use timely::{Config, progress::Antichain, worker::Worker};
 
@@ -198,6 +198,55 @@ fn a_dataflow_that_a_worker_of_another_process_drops_stops_the_one_that_mints() 
     });
     let told = statuses.into_iter().flatten().collect::<Vec<_>>();
     assert!(matches!(told.as_slice(), [SinkStatus::Stopped(Stop::Reopen(_))]), "{told:?}");
+    world.at_rest(&sink);
+}
+
+#[test]
+fn what_a_worker_holds_when_the_sink_stops_is_freed_by_it_some_at_a_time_and_counted_until_then() {
+    const ROWS: usize = 20_000;
+    let world = World::files(1);
+    let sink = world.sink::<Words>("words");
+    let connection = world.connect(&sink, 1);
+    let given = connection.clone();
+    let seen = timely::execute_directly(move |worker| {
+        let (mut rows, mut errors, token) = worker.dataflow(|scope| {
+            let (rows, words) = scope.new_collection::<Words, isize>();
+            let (errors, faults) = scope.new_collection::<String, isize>();
+            (rows, errors, stash_sink(words, faults, &given).expect("rendered"))
+        });
+        // The errors are not known yet, so it is held; so is an error that belongs to a later time.
+        for number in 0..ROWS {
+            rows.update_at((format!("word {number}"), 1), 3, 1);
+        }
+        rows.advance_to(10);
+        rows.flush();
+        errors.update_at("it broke".to_owned(), 50, 1);
+        errors.flush();
+        let mut steps = 0;
+        while (token.held().updates < ROWS || token.held().errors == 0) && steps < 10_000 {
+            worker.step_or_park(STEP);
+            steps += 1;
+        }
+        let held = token.held();
+        token.stop();
+        while token.status() == SinkStatus::Running {
+            worker.step_or_park(STEP);
+        }
+        let mut freeing = vec![token.held()];
+        while token.held().freeing > 0 && freeing.len() < 1_000 {
+            worker.step_or_park(STEP);
+            freeing.push(token.held());
+        }
+        token.detach();
+        (held, freeing)
+    });
+    let (held, freeing) = seen;
+    assert_eq!((held.updates, held.freeing), (ROWS, 0));
+    assert_eq!((held.errors, held.error_bytes), (1, "it broke".len()));
+    assert_eq!((freeing[0].updates, freeing[0].freeing), (0, ROWS), "let go of, and not freed yet");
+    assert_eq!((freeing[0].errors, freeing[0].error_bytes), (0, 0));
+    assert_eq!(freeing.last().map(|held| held.freeing), Some(0), "freed by the worker");
+    world.runtime.block_on(connection.idle());
     world.at_rest(&sink);
 }
 
