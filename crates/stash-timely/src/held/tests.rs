@@ -271,6 +271,21 @@ fn a_straddling_batch_is_merged_again_once_what_was_reserved_is_released() {
 }
 
 #[test]
+fn what_becomes_of_a_merge_that_straddled_what_was_released_is_merged_again() {
+    let mut held = Held::new();
+    insert(&mut held, 0, 10, vec![(0, 0, 1), (1, 9, 1)]);
+    insert(&mut held, 10, 20, vec![(2, 10, 1)]);
+    assert!(held.work(&mut 1), "it is merging");
+    assert!(held.reserve(5).is_empty() && held.release(5).is_empty());
+    assert!(held.overlapping(0, 5).is_empty(), "nothing is asked for below");
+    work_off(&mut held);
+    assert_eq!(held.batches(), 1);
+    insert(&mut held, 20, 30, (0..3).map(|key| (key, 20, 1)).collect());
+    work_off(&mut held);
+    assert_eq!(held.batches(), 1, "it is not reserved for good");
+}
+
+#[test]
 fn releasing_without_reserving_splits_a_merge_in_progress() {
     let mut held = held_of(0..2);
     assert!(held.work(&mut 1));
