@@ -55,6 +55,11 @@
 //! - What a caller renders has to begin at the connection's as-of, with all before it accumulated there (I9), and its
 //!   inputs have to be kept from [`SinkToken::hold`] on (I10).
 //! - A row becomes columns by [`rows`]; nothing here looks into a row otherwise.
+//! - An error of the dataflow is what the error collection, a projection that fails and rows that do not fit their columns
+//!   sum up to, by time and message, over all workers: what one takes back that another said is none. The message of a row
+//!   that does not fit shows the row, so that two of them are two errors; they are told apart by what `Debug` writes.
+//! - What another rendering may mend stops a rendering as [`Stop::Reopen`]; what none mends (a row that no part can take,
+//!   columns that cannot be built) as [`Stop::Failed`], at once and by name.
 
 pub mod batch;
 mod connection;

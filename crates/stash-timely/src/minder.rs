@@ -7,6 +7,9 @@
 //! - What waits is taken in before anything is offered: a batch that is complete leaves no report behind it unread.
 //! - An offer whose outcome is unknown, or which the catalog could not take, is made again for a minute ([`Waits`]); what lasts
 //!   longer ends the rendering. Nothing is lost: the chain did not move, and a new rendering begins where it stands.
+//! - The errors of a description are summed over all workers, and its last share carries the first that is left (I11).
+//! - A worker whose dataflow was dropped reports nothing any more: one of this process is heard of, one of another closes the
+//!   incarnation, and that is looked at every few seconds.
 //! - It stops once, and says why; then it keeps nothing (I16: the chain's `close` gives up what was collected).
 
 use std::{

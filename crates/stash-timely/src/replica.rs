@@ -8,7 +8,9 @@
 //! - The sinks of a replica are rendered together. Timely names dataflows by their order, and stops may reach workers in
 //!   different orders: so when one has to be rendered again the others are asked to stop, and all are rendered again
 //!   once all have. Nothing is written twice: what was accepted is covered from birth.
-//! - Renderings that move nothing are not repeated without an end ([`RENDERINGS_MAX`]).
+//! - Renderings that move nothing are not repeated without an end ([`RENDERINGS_MAX`]), and none is after a failure that
+//!   another rendering does not mend ([`Stop::Failed`]).
+//! - Before it renders again a worker has freed what it held: that is not beside what the next rendering holds.
 //! - Where one process of several cannot open its connections or render, it panics: timely's other processes stop when
 //!   a peer is lost, and the launcher starts all of them with a new token. One that is alone returns the error.
 
@@ -23,7 +25,8 @@ use timely::worker::Worker;
 use uuid::Uuid;
 
 use crate::{
-    Background, Connected, Connection, SinkConfig, SinkError, SinkStatus, SinkToken, Stop, waits::Waits,
+    Background, Connected, Connection, HeldUse, SinkConfig, SinkError, SinkStatus, SinkToken, Stop,
+    waits::Waits,
 };
 
 /// How many renderings in a row may stop without moving a chain.
@@ -193,7 +196,8 @@ impl Replica {
             let stopped = stopped.collect::<Vec<_>>();
             if stopped.len() == tokens.len() {
                 // What was held is freed by the worker that made it, and before more is held: not beside it.
-                if tokens.iter().all(|token| token.held().freeing == 0) {
+                let freed = |held: HeldUse| held.freeing == 0 && held.scanning == 0;
+                if tokens.iter().all(|token| freed(token.held())) {
                     break stopped;
                 }
                 worker.step_or_park(Some(PARKED));

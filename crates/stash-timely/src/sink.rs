@@ -116,7 +116,8 @@ pub fn no_errors<'scope>(scope: Scope<'scope, u64>) -> VecCollection<'scope, u64
 ///
 /// The arrangement's batches are shared, not copied; they must be ones that can be sent between threads, as
 /// [`crate::batch`]'s are. `projection` makes the row of a position; where it fails, the position's updates become
-/// updates of the error collection, beside `errors`.
+/// updates of the error collection, beside `errors`. A batch that the sink is the last to have is dropped in one piece, on
+/// another thread.
 pub fn stash_arranged<'scope, Tr, R, P, E, F>(
     arranged: Arranged<'scope, Tr>,
     errors: VecCollection<'scope, u64, E, F>,
@@ -337,7 +338,7 @@ where
                 return;
             }
             if stopped {
-                if writer.free() {
+                if writer.free_stopped() {
                     activator.activate();
                 }
                 return;

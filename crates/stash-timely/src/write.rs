@@ -8,11 +8,14 @@
 //!   permit that it gives back while the builder takes a chunk: who waits for memory holds no permit.
 //! - A share that is finished without waiting is reported in the same activation; else its future goes on in the
 //!   background, and wakes the operator.
-//! - What cannot be scanned or built becomes a failed share, never an empty one (I12).
+//! - What cannot be scanned or built becomes a failed share, never an empty one (I12); or, where the same rows would fail
+//!   again, a failure that lasts.
+//! - Errors of the dataflow go beside the share: whether there is one, only those of all workers tell together.
 //! - The next chunk is scanned while the builder takes one: so a share takes as long as the slower of the two.
 //! - Batches are let go when their scan has begun, since the scan keeps those it needs; a failed share ends the
 //!   rendering, so nobody asks for them again. Their rows are freed by the worker that made them, some at each
-//!   activation ([`Remains`]).
+//!   activation ([`Remains`]), also once the rendering has stopped. What nobody knows to cut is dropped in one piece on
+//!   another thread: batches of arrangements that others made, and merges that were given up.
 
 use std::{
     collections::VecDeque,
@@ -213,7 +216,7 @@ where
     }
 
     /// Frees some of what was let go; whether there is more.
-    pub(crate) fn free(&mut self) -> bool {
+    fn free(&mut self) -> bool {
         let begun = Instant::now();
         let mut rows = self.connection.config().scan_positions_max.max(1);
         while let Some(Freeing { remains, .. }) = self.freeing.front_mut() {
@@ -245,13 +248,17 @@ where
         self.errors.clear();
         let released = self.held.release(u64::MAX);
         self.let_go(released, None);
-        let backs = self.back.1.try_iter().collect::<Vec<_>>();
-        for back in backs {
+        self.measure();
+    }
+
+    /// Frees some of what was let go, once nothing is written any more; whether there is more.
+    pub(crate) fn free_stopped(&mut self) -> bool {
+        while let Ok(back) = self.back.1.try_recv() {
             if let Back::Scanned(batches, scanning) = back {
                 self.let_go(batches, Some(scanning));
             }
         }
-        self.measure();
+        self.free()
     }
 
     /// Lets go of what nobody wants any more.
@@ -465,14 +472,18 @@ impl Building {
             // The scan first: what the builder has to do, it may do in place.
             let (stepped, pushed) = tokio::join!(stepped(&connection, scan), self.push(chunk));
             let step;
-            (scan, step) = match pushed.and(stepped) {
+            (scan, step) = match stepped {
                 Ok(stepped) => stepped,
-                Err(failure) => return self.fail(failure),
+                Err(failure) => return self.fail(pushed.err().unwrap_or(failure)),
             };
-            chunk = match step {
-                Step::Chunk(chunk) => Some(chunk),
-                Step::Paused => None,
-                Step::Done(last) => {
+            chunk = match pushed.and(step) {
+                Ok(Step::Chunk(chunk)) => Some(chunk),
+                Ok(Step::Paused) => None,
+                Err(failure) => {
+                    worker.send(Back::Scanned(scan.into_batches(), scanning));
+                    return self.fail(failure);
+                }
+                Ok(Step::Done(last)) => {
                     errors.merge(scan.take_errors());
                     worker.send(Back::Scanned(scan.into_batches(), scanning));
                     return match self.push(last).await {
@@ -509,8 +520,12 @@ const FREEING: Duration = Duration::from_millis(1);
 /// How many positions are visited between two looks at whether the rendering stopped.
 const POSITIONS_A_LOOK: usize = 16_384;
 
-/// The next chunk of a scan, in the background and under a permit.
-async fn stepped<B, P>(connection: &Connection, mut scan: Scan<B, P>) -> Result<(Scan<B, P>, Step), Failure>
+/// A scan, and how its next step went.
+type Stepped<B, P> = (Scan<B, P>, Result<Step, Failure>);
+
+/// The next chunk of a scan, in the background and under a permit. The scan comes back unless its thread died: its worker
+/// frees what was scanned.
+async fn stepped<B, P>(connection: &Connection, mut scan: Scan<B, P>) -> Result<Stepped<B, P>, Failure>
 where
     B: Navigable + Send + 'static,
     B::Cursor: Cursor<Time = u64> + Send + 'static,
@@ -524,15 +539,15 @@ where
         let _permit = permit;
         loop {
             if stopped.is_cancelled() {
-                return Err(Failure::Passing("the rendering stopped".to_owned()));
+                return (scan, Err(Failure::Passing("the rendering stopped".to_owned())));
             }
             let mut positions = POSITIONS_A_LOOK;
             match scan.step(&mut positions, limits) {
                 Ok(Step::Paused) => {}
-                Ok(step) => return Ok((scan, step)),
-                Err(error) => return Err(Failure::Lasting(error.to_string())),
+                Ok(step) => return (scan, Ok(step)),
+                Err(error) => return (scan, Err(Failure::Lasting(error.to_string()))),
             }
         }
     });
-    scanned.await.unwrap_or_else(|error| Err(Failure::Passing(format!("a scan ended unexpectedly: {error}"))))
+    scanned.await.map_err(|error| Failure::Passing(format!("a scan ended unexpectedly: {error}")))
 }
