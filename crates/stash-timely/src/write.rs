@@ -512,7 +512,7 @@ impl Building {
 const COLLECTING: usize = 64 << 10;
 
 /// How many rows are freed before what they took is collected.
-const FREED_AT_ONCE: usize = 256;
+const FREED_AT_ONCE: usize = 64;
 
 /// After so long the rest is freed in a later activation.
 const FREEING: Duration = Duration::from_millis(1);
