@@ -226,7 +226,7 @@ fn i24_and_i25_find_too_much_memory_and_a_slot_made_twice_or_left() {
     violates(i24_bounded("budget", 6, 5), "I24");
     let made = |key: u8| Slot::Made(key);
     assert_eq!(i25_registry([made(1), Slot::Gone(1), made(1), Slot::Gone(1)]), Ok(()));
-    violates(i25_registry([made(1), made(1)]), "I25");
+    violates(i25_registry([made(1), made(1), Slot::Gone(1)]), "I25");
     violates(i25_registry([made(1)]), "I25");
     violates(i25_registry([Slot::Gone(1)]), "I25");
 }
