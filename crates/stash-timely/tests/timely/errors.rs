@@ -288,14 +288,17 @@ fn evens(world: &World, rows: &[(usize, &str, u64, u64, isize)]) -> (stash::Sink
 #[test]
 fn a_row_that_does_not_fit_its_columns_is_an_error_at_its_own_time_and_no_other_row_is() {
     let world = World::files(2);
-    let rows = [(0, "a", 2, 0, 1), (0, "b", 3, 8, 1), (0, "c", 4, 5, 2), (0, "d", 6, 9, 1)];
+    // The snapshot is written apart; of the others one is scanned before the row that does not fit, two behind it.
+    let rows =
+        [(0, "a", 2, 0, 1), (0, "aa", 8, 4, 1), (0, "b", 3, 8, 1), (0, "c", 4, 5, 2), (0, "d", 6, 9, 1)];
     let (sink, outcome) = evens(&world, &rows);
     let Outcome::Poisoned(error) = outcome else { panic!("{outcome:?}") };
     assert_eq!(error.at, 8, "{error:?}");
     assert!(error.message.contains("Even { word: \"b\", number: 3 }"), "{error:?}");
     let (updates, upper, _) = world.read_to_error(&sink);
     assert_eq!(upper, Frontier::at(8));
-    assert_eq!(updates, [(("a|2".to_owned(), 0), 1), (("c|4".to_owned(), 5), 2)].into());
+    let row = |row: &str, time, diff| ((row.to_owned(), time), diff);
+    assert_eq!(updates, [row("a|2", 0, 1), row("aa|8", 4, 1), row("c|4", 5, 2)].into());
     world.at_rest(&sink);
 }
 
