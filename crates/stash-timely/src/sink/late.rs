@@ -1,7 +1,7 @@
 //! The write operator behind a channel that is late: what the mint operator hears of, this worker does not have yet.
 
 use std::sync::{
-    Arc,
+    Arc, Barrier,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
@@ -57,6 +57,7 @@ fn a_worker_writes_no_description_that_its_own_frontier_has_not_reached() {
     let Connected::Render(connection) = opened.expect("opened") else { panic!("it is not complete") };
     let (told, minted, given) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), connection.clone());
+    let seen = Arc::new(Barrier::new(2));
     let workers = timely::execute(Config::process(2), move |worker| {
         let (index, heard) = (worker.index(), Arc::clone(&minted));
         let (mut rows, mut faults, token) = worker.dataflow::<u64, _, _>(|scope| {
@@ -101,6 +102,8 @@ fn a_worker_writes_no_description_that_its_own_frontier_has_not_reached() {
             worker.step();
         }
         assert_eq!(token.upper(), Frontier::MIN, "nothing was written");
+        // Not before the other worker has seen the same.
+        seen.wait();
         told.store(true, Ordering::Release);
         while token.status() == crate::SinkStatus::Running && token.upper() < Frontier::at(10) {
             worker.step_or_park(Some(Duration::from_millis(1)));
