@@ -283,17 +283,27 @@ impl Minder {
             return Ok(());
         }
         self.looked = Instant::now();
-        match self.connection.sink().open_incarnations().await {
-            Ok(open) if open.iter().all(|row| row.id != self.connection.incarnation()) => {
-                Err(Stop::Reopen("the incarnation was closed".to_owned()))
-            }
-            Ok(_) => Ok(()),
+        match self.closed().await {
+            Ok(None) => Ok(()),
+            // The drop of a sink closes all that is open.
+            Ok(Some(HeadStatus::Dropped)) => Err(Stop::GoingAway),
+            Ok(Some(_)) => Err(Stop::Reopen("the incarnation was closed".to_owned())),
             Err(error) if error.kind() == ErrorKind::Absent => Err(stop_for(error)),
             Err(error) => {
                 tracing::info!(sink = %self.connection.sink().name(), %error, "whether the incarnation is open is not known");
                 Ok(())
             }
         }
+    }
+
+    /// Where the chain is if the incarnation is closed; `None`: it is open.
+    async fn closed(&self) -> stash::Result<Option<HeadStatus>> {
+        let sink = self.connection.sink();
+        let open = sink.open_incarnations().await?;
+        if open.iter().any(|row| row.id == self.connection.incarnation()) {
+            return Ok(None);
+        }
+        Ok(Some(sink.head().await?.status))
     }
 
     async fn tell_chain_if_due(&mut self) {

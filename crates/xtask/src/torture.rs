@@ -35,7 +35,7 @@ macro_rules! faults {
     };
 }
 
-const JOBS: [Job; 9] = [
+const JOBS: [Job; 10] = [
     Job {
         name: "simulator",
         asks: "seeds: content, ownership and progress under faults",
@@ -95,6 +95,13 @@ const JOBS: [Job; 9] = [
             "STASH_TEST_SERVERS=required STASH_FAULT_SECONDS=60 cargo test --release --locked -p stash-tests --test servers",
             "STASH_TEST_SERVERS=required STASH_DEMO_RUNS=20 cargo test --release --locked -p stash-admin --test servers",
         ],
+    },
+    Job {
+        name: "timely",
+        asks: "a snapshot of several gigabytes under a budget of a few megabytes, while its worker goes on",
+        // In the size of a change it is among the tests.
+        ci: &[],
+        long: &["STASH_SNAPSHOT_MB=4000 cargo test --release --locked -p stash-timely --test timely large"],
     },
     Job {
         name: "code-mutants",

@@ -69,6 +69,41 @@ fn an_input_that_stops_below_up_to_does_not_complete_the_chain_and_the_next_star
     world.leaves_nothing(&sink);
 }
 
+/// Named for what was found: nothing is offered while nothing comes, so that only a look finds the incarnation closed; and
+/// the drop of a sink passed for a lease that ran out, after which all sinks of the replica are rendered again.
+#[test]
+fn a_sink_that_is_dropped_while_nothing_comes_goes_away() {
+    let feed = Feed::seeded(46, 30, 4);
+    let world = World::files(1);
+    let sink = world.sink::<Words>("words");
+    let connection = world.connect(&sink, 1);
+    let (given, end) = (connection.clone(), Frontier::at(feed.end));
+    let (story, idle) =
+        (Story { closes: false, ..Story::of(&feed) }, std::sync::Arc::new(std::sync::Barrier::new(2)));
+    let dropped = std::sync::Arc::clone(&idle);
+    let workers = timely::execute(Config::process(1), move |worker| {
+        let (token, mut drive) = story.render(worker, &given).expect("rendered");
+        while token.upper() < end {
+            drive(worker);
+            worker.step_or_park(STEP);
+        }
+        dropped.wait();
+        while token.status() == SinkStatus::Running {
+            worker.step_or_park(STEP);
+        }
+        let status = token.status();
+        token.detach();
+        status
+    });
+    let workers = workers.expect("workers");
+    idle.wait();
+    world.runtime.block_on(sink.drop_sink()).expect("dropped");
+    let ended = workers.join().pop().expect("a worker").expect("no panic");
+    assert_eq!(ended, SinkStatus::Stopped(Stop::GoingAway));
+    world.runtime.block_on(connection.idle());
+    world.runtime.block_on(world.stash.close()).expect("closed");
+}
+
 /// Tells a connection's workers to drop their token at one worker while a PUT stands in the store.
 #[test]
 fn a_token_that_one_worker_drops_stops_all_and_nothing_is_left_after_close() {

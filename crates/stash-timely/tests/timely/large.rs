@@ -21,10 +21,17 @@ use timely::{
 
 use crate::support::World;
 
-const ROWS: u64 = 18_750;
-/// Bytes of a row's text: 300 MB in all.
+/// Bytes of a row's text.
 const TEXT: usize = 16_000;
 const BUDGET: u64 = 16 << 20;
+/// Megabytes of all texts, unless `STASH_SNAPSHOT_MB` says another number.
+const MEGABYTES: u64 = 300;
+
+fn rows() -> u64 {
+    let megabytes =
+        std::env::var("STASH_SNAPSHOT_MB").map_or(MEGABYTES, |number| number.parse().expect("a number"));
+    megabytes * 1_000_000 / TEXT as u64
+}
 
 /// A text that only its number has.
 fn text(number: u64) -> String {
@@ -35,7 +42,7 @@ fn text(number: u64) -> String {
 
 /// An activation of the sink is short, whatever is written: another operator of the worker is activated all the while.
 #[test]
-fn a_snapshot_of_twenty_times_the_budget_is_written_while_the_worker_goes_on() {
+fn a_snapshot_of_many_times_the_budget_is_written_while_the_worker_goes_on() {
     let mut config = StashConfig::default();
     config.batch.memory_bytes = BUDGET;
     let world = World::with_config(1, config);
@@ -62,7 +69,7 @@ fn a_snapshot_of_twenty_times_the_budget_is_written_while_the_worker_goes_on() {
             );
             (rows, token)
         });
-        for number in 0..ROWS {
+        for number in 0..self::rows() {
             rows.update((number, text(number)), 1);
             if number % 250 == 0 {
                 rows.flush();
@@ -92,7 +99,7 @@ fn a_snapshot_of_twenty_times_the_budget_is_written_while_the_worker_goes_on() {
     world.runtime.block_on(connection.idle());
     assert_eq!(connection.stop(), Some(&Stop::GoingAway));
 
-    let mut seen = vec![false; usize::try_from(ROWS).expect("it fits")];
+    let mut seen = vec![false; usize::try_from(rows()).expect("it fits")];
     world.runtime.block_on(async {
         let mut chain = sink.read().await.expect("readable");
         while let TryNext::Delivery(delivery) = chain.try_next().await.expect("a delivery") {
