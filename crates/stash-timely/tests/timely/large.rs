@@ -27,6 +27,7 @@ const BUDGET: u64 = 16 << 20;
 /// Megabytes of all texts, unless `STASH_SNAPSHOT_MB` says another number.
 const MEGABYTES: u64 = 300;
 
+#[expect(clippy::disallowed_methods, reason = "how large it is in the long run is the environment's to say")]
 fn rows() -> u64 {
     let megabytes =
         std::env::var("STASH_SNAPSHOT_MB").map_or(MEGABYTES, |number| number.parse().expect("a number"));
