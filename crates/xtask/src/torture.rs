@@ -107,7 +107,13 @@ const JOBS: [Job; 10] = [
         name: "code-mutants",
         asks: "every small change of the code fails a test",
         ci: &[],
-        long: &["cargo mutants --config .cargo/mutants.toml"],
+        // What a mutant of one crate breaks, the tests of these notice.
+        long: &[
+            "cargo mutants --package stash-chain",
+            "cargo mutants --package stash-batch --test-package stash-batch,stash-tests",
+            "cargo mutants --package stash-catalog --test-package stash-catalog -- --lib",
+            "cargo mutants --package stash --test-package stash,stash-tests,stash-sim",
+        ],
     },
 ];
 
