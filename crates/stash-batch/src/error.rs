@@ -70,6 +70,9 @@ pub enum BatchError {
         /// What happened.
         what: String,
     },
+    /// The process was closed, and begins nothing any more.
+    #[error("this stash was closed: open it again")]
+    Closed,
     /// Background work ended early: the process is closing, or a task panicked.
     #[error("{what} ended early")]
     Ended {

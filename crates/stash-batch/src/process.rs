@@ -213,7 +213,7 @@ impl Shared {
     /// Refuses to begin what nobody would clean up any more.
     fn check_open(&self) -> Result<(), BatchError> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(BatchError::InvalidUsage { what: "this stash was closed: open it again".to_owned() });
+            return Err(BatchError::Closed);
         }
         Ok(())
     }

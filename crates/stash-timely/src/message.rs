@@ -112,3 +112,23 @@ pub(crate) enum ToChain {
     /// What a worker reports.
     Report(Report),
 }
+
+#[cfg(test)]
+mod tests {
+    use stash::{BatchError, Error};
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_closed_its_stash_does_not_fail_the_rendering_of_the_others_for_good() {
+        let failure = Failure::of(&Error::from(BatchError::Closed));
+        assert!(matches!(failure, Failure::Passing(_)), "{failure:?}");
+    }
+
+    #[test]
+    fn what_the_same_rows_would_run_into_again_is_a_failure_that_lasts() {
+        let too_large = BatchError::OverBudget { wanted: 2, largest: 1 };
+        let failure = Failure::of(&Error::from(too_large));
+        assert!(matches!(failure, Failure::Lasting(_)), "{failure:?}");
+    }
+}

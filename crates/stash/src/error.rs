@@ -158,7 +158,9 @@ impl Error {
                 BatchError::OverBudget { .. } | BatchError::RowTooLarge { .. } | BatchError::Part { .. } => {
                     ErrorKind::FixCall
                 }
-                BatchError::SharedFailed { .. } | BatchError::Ended { .. } => ErrorKind::Reopen,
+                BatchError::SharedFailed { .. } | BatchError::Ended { .. } | BatchError::Closed => {
+                    ErrorKind::Reopen
+                }
                 BatchError::Scratch { .. } => ErrorKind::Retry,
                 _ => ErrorKind::Report,
             },

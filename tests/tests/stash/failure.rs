@@ -1,6 +1,6 @@
 //! Workers and stores that fail: the incarnation is closed, nothing leaks, nothing doubles, others go on.
 
-use stash::{ErrorKind, Frontier, IncarnationState, Outcome, Share};
+use stash::{BatchError, Error, ErrorKind, Frontier, IncarnationState, Outcome, Share};
 use stash_testkit::{Fault, FaultPlan, Op};
 use stash_tests::{World, assert_same, content_of, delivered_until, in_time, small, updates};
 
@@ -66,6 +66,28 @@ async fn a_workers_failure_fails_the_description_and_closes_only_its_own_incarna
         world.at_rest(sink.stash()).await;
         world.close([sink.stash().clone()]).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_whose_stash_was_closed_is_told_to_open_it_again() {
+    let world = World::files(small(0)).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 2).await;
+    let minted = mint(&mut chain, 1);
+    let mut begun = incarnation.worker(0).expect("local").share(minted).expect("opens");
+    begun.push(updates(&sink, &many(0, 100, 0))).await.expect("taken");
+    sink.stash().close().await.expect("closes");
+
+    // Neither call is at fault: in a stash that is open both go through.
+    let late = incarnation.worker(1).expect("local").share(minted).expect_err("nothing is begun any more");
+    assert!(matches!(late, Error::Batch(BatchError::Closed)), "{late}");
+    assert_eq!(late.kind(), ErrorKind::Reopen, "{late}");
+    let failed = begun.try_finish().await.expect_err("what it held was given up");
+    let (share, error) = *failed;
+    let error = Error::from(error);
+    assert_eq!(error.kind(), ErrorKind::Reopen, "{error}");
+    drop((share, incarnation, chain));
+    world.close([sink.stash().clone()]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
