@@ -63,6 +63,8 @@ pub enum BatchError {
     SharedFailed {
         /// What happened to it.
         what: String,
+        /// Whether it would happen again ([`BatchError::lasts`]).
+        lasting: bool,
     },
     /// Local scratch files failed.
     #[error("scratch file: {what}")]
@@ -82,9 +84,54 @@ pub enum BatchError {
 }
 
 impl BatchError {
+    /// Whether the same call with the same updates would fail again, whoever makes it and in whatever incarnation: the
+    /// text says what to do first.
+    pub fn lasts(&self) -> bool {
+        match self {
+            BatchError::InvalidUsage { .. }
+            | BatchError::OverBudget { .. }
+            | BatchError::RowTooLarge { .. }
+            | BatchError::Part { .. } => true,
+            BatchError::SharedFailed { lasting, .. } => *lasting,
+            BatchError::Absent(_)
+            | BatchError::Blob(_)
+            | BatchError::Catalog(_)
+            | BatchError::Scratch { .. }
+            | BatchError::Closed
+            | BatchError::Ended { .. } => false,
+        }
+    }
+
     /// Names what a codec error is about.
     pub(crate) fn part(context: impl std::fmt::Display) -> impl FnOnce(PartError) -> BatchError {
         let context = context.to_string();
         move |source| BatchError::Part { context, source }
+    }
+}
+
+/// Why a shared batch, or a share, can only fail.
+#[derive(Clone, Debug)]
+pub(crate) struct Failed {
+    pub(crate) what: String,
+    /// As [`BatchError::lasts`].
+    pub(crate) lasting: bool,
+}
+
+impl Failed {
+    /// By somebody's word or death, not by what the updates are.
+    pub(crate) fn passing(what: impl Into<String>) -> Failed {
+        Failed { what: what.into(), lasting: false }
+    }
+}
+
+impl From<&BatchError> for Failed {
+    fn from(error: &BatchError) -> Failed {
+        Failed { what: error.to_string(), lasting: error.lasts() }
+    }
+}
+
+impl From<Failed> for BatchError {
+    fn from(Failed { what, lasting }: Failed) -> BatchError {
+        BatchError::SharedFailed { what, lasting }
     }
 }

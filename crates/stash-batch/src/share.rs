@@ -8,6 +8,7 @@ use stash_types::{DataflowError, Description, Frontier, InlineRun, Share, ShareM
 
 use crate::{
     BatchError, OwnedParts, Traffic, WriterHandle,
+    error::Failed,
     meters::ShareKind,
     process::compute,
     shared_batch::{Arrival, SharedBatch},
@@ -36,7 +37,7 @@ pub struct ShareBuilder {
     writer: Arc<WriterHandle>,
     spec: ShareSpec,
     slot: Arc<SharedBatch>,
-    failed: Option<String>,
+    failed: Option<Failed>,
     reported: bool,
 }
 
@@ -73,16 +74,16 @@ impl ShareBuilder {
     /// then, and the builder goes on. Times below the floor or at and above the sink's `up_to` are left out.
     /// A push that is cancelled fails the share.
     pub async fn push(&mut self, batch: RecordBatch) -> Result<(), BatchError> {
-        if let Some(reason) = &self.failed {
-            return Err(BatchError::SharedFailed { what: reason.clone() });
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone().into());
         }
         let pieces = self.pieces(self.admit(batch)?)?;
         // SUBTLE: a push that is cancelled takes with it what it has in hand, to be sorted or not yet added. A share
         // that lacks rows must not look like a good one, so it is failed until the push has returned (case 24).
-        self.failed = Some("a push was cancelled half-way".to_owned());
+        self.failed = Some(Failed::passing("a push was cancelled half-way"));
         for piece in pieces {
             if let Err(error) = self.push_piece(piece).await {
-                self.failed = Some(error.to_string());
+                self.failed = Some(Failed::from(&error));
                 return Err(error);
             }
         }
@@ -187,13 +188,16 @@ impl ShareBuilder {
     /// The same, but where it went wrong the share is given back, to be failed, with why. What a push that failed had
     /// told is a [`BatchError::SharedFailed`].
     pub async fn try_finish(mut self) -> Result<ShareMessage<OwnedParts>, Box<(ShareBuilder, BatchError)>> {
-        let share = match self.failed.take() {
-            Some(what) => Err(BatchError::SharedFailed { what }),
+        let share = match &self.failed {
+            Some(failed) => Err(failed.clone().into()),
             None => self.complete().await,
         };
         match share {
             Ok(share) => Ok(self.report(share)),
-            Err(error) => Err(Box::new((self, error))),
+            Err(error) => {
+                self.failed = Some(Failed::from(&error));
+                Err(Box::new((self, error)))
+            }
         }
     }
 
@@ -207,14 +211,20 @@ impl ShareBuilder {
     /// Ends the share as failed: the incarnation is to be closed and rendered anew.
     pub fn fail(mut self, reason: impl Into<String>) -> ShareMessage<OwnedParts> {
         let reason = reason.into();
-        self.slot.give_up(self.spec.worker, &reason);
+        self.give_up(&reason);
         self.report(Share::Failed { reason })
     }
 
     /// Ends the share because the sink is going away.
     pub fn drop_sink(mut self) -> ShareMessage<OwnedParts> {
-        self.slot.give_up(self.spec.worker, "the sink is going away");
+        self.slot.give_up(self.spec.worker, Failed::passing("the sink is going away"));
         self.report(Share::Dropped)
+    }
+
+    /// What it ran into before, if anything, says whether that lasts.
+    fn give_up(&self, what: &str) {
+        let lasting = self.failed.as_ref().is_some_and(|failed| failed.lasting);
+        self.slot.give_up(self.spec.worker, Failed { what: what.to_owned(), lasting });
     }
 
     async fn complete(&mut self) -> Result<Share<OwnedParts>, BatchError> {
@@ -282,7 +292,7 @@ impl ShareBuilder {
 impl Drop for ShareBuilder {
     fn drop(&mut self) {
         if !self.reported {
-            self.slot.give_up(self.spec.worker, "a worker gave up its share before it was finished");
+            self.give_up("a worker gave up its share before it was finished");
         }
     }
 }

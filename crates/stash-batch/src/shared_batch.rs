@@ -8,7 +8,8 @@
 //!
 //! - A slot is created by the first touch and filled in place (I25); it goes with its last worker.
 //! - Who arrived is a set, never a reference count (case 14).
-//! - After a failure the slot is failed for all: the last share says so, and what was written is given up.
+//! - After a failure the slot is failed for all: the last share says so, and what was written is given up. Whoever hears
+//!   of it hears, too, whether it lasts: who wrote the run that failed may be nobody's worker at all.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,6 +25,7 @@ use stash_types::{Description, IncarnationId, WorkerIndex};
 use crate::{
     BatchError, OwnedParts,
     budget::{Relief, Reservation},
+    error::Failed,
     process::IncarnationWriter,
     spill::{self, Held, RunEnd, WrittenRun},
     sync::{
@@ -153,7 +155,7 @@ struct State {
     /// Where a run ended that may be gone on with; whoever goes on with it takes it out of here.
     end: Option<RunEnd>,
     flushing: u32,
-    failed: Option<String>,
+    failed: Option<Failed>,
 }
 
 /// How much lies in a slot after something was added.
@@ -194,13 +196,14 @@ impl SharedBatch {
         self.state().holdings.values().map(Held::bytes).sum()
     }
 
-    fn failure(&self, what: &str) -> BatchError {
+    fn failure(&self, Failed { what, lasting }: &Failed) -> BatchError {
         let spec = self.writer.spec();
         BatchError::SharedFailed {
             what: format!(
                 "the shared batch of sink {}, incarnation {}, description {} failed: {what}",
                 spec.sink, spec.incarnation, self.description
             ),
+            lasting: *lasting,
         }
     }
 
@@ -217,8 +220,8 @@ impl SharedBatch {
         memory: Reservation,
     ) -> Result<Level, BatchError> {
         let mut state = self.state();
-        if let Some(what) = &state.failed {
-            return Err(self.failure(what));
+        if let Some(why) = &state.failed {
+            return Err(self.failure(why));
         }
         let held = state.holdings.entry(worker).or_default();
         held.add(updates, memory);
@@ -292,7 +295,7 @@ impl SharedBatch {
                 Ok(())
             }
             Err(error) => {
-                state.failed.get_or_insert_with(|| error.to_string());
+                state.failed.get_or_insert_with(|| Failed::from(&error));
                 Err(error)
             }
         };
@@ -311,8 +314,8 @@ impl SharedBatch {
         if last {
             self.writer.process().slots().forget(&self.key());
         }
-        if let Some(what) = &state.failed {
-            return Err(self.failure(what));
+        if let Some(why) = &state.failed {
+            return Err(self.failure(why));
         }
         let mine = state.holdings.get(&worker).map_or(0, Held::bytes);
         let others = state.parts.is_some()
@@ -338,8 +341,8 @@ impl SharedBatch {
             quiet.as_mut().enable();
             {
                 let mut state = self.state();
-                if let Some(what) = &state.failed {
-                    return Err(self.failure(what));
+                if let Some(why) = &state.failed {
+                    return Err(self.failure(why));
                 }
                 if state.flushing == 0 {
                     let none = || self.writer.owned(self.description, Vec::new());
@@ -351,12 +354,12 @@ impl SharedBatch {
     }
 
     /// A worker gives up: the batch fails for all of them.
-    pub(crate) fn give_up(&self, worker: WorkerIndex, what: &str) {
+    pub(crate) fn give_up(&self, worker: WorkerIndex, why: Failed) {
         // It arrives and fails the batch at once: nobody may become the last of a batch that lacks its updates.
         let mut state = self.state();
         state.arrived.insert(worker);
         let last = self.is_complete(&state);
-        let gone = state.fail(what);
+        let gone = state.fail(why);
         drop(state);
         if last {
             self.writer.process().slots().forget(&self.key());
@@ -365,15 +368,15 @@ impl SharedBatch {
     }
 
     fn abandon(&self, what: &str) {
-        let gone = self.state().fail(what);
+        let gone = self.state().fail(Failed::passing(what));
         drop(gone);
     }
 }
 
 impl State {
     /// Fails the batch for all, and hands out what it held, to be dropped once nothing is locked any more.
-    fn fail(&mut self, what: &str) -> (BTreeMap<WorkerIndex, Held>, Option<OwnedParts>) {
-        self.failed.get_or_insert_with(|| what.to_owned());
+    fn fail(&mut self, why: Failed) -> (BTreeMap<WorkerIndex, Held>, Option<OwnedParts>) {
+        self.failed.get_or_insert(why);
         (mem::take(&mut self.holdings), self.parts.take())
     }
 

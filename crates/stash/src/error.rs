@@ -158,6 +158,7 @@ impl Error {
                 BatchError::OverBudget { .. } | BatchError::RowTooLarge { .. } | BatchError::Part { .. } => {
                     ErrorKind::FixCall
                 }
+                BatchError::SharedFailed { lasting: true, .. } => ErrorKind::FixCall,
                 BatchError::SharedFailed { .. } | BatchError::Ended { .. } | BatchError::Closed => {
                     ErrorKind::Reopen
                 }

@@ -91,6 +91,75 @@ async fn a_worker_whose_stash_was_closed_is_told_to_open_it_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_workers_flush_finds_wrong_with_the_updates_lasts_for_the_others_too() {
+    let mut config = small(0);
+    config.batch.part_bytes = 100_000;
+    config.batch.chunk_bytes = 50_000;
+    let world = World::files(config).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 3).await;
+    let minted = mint(&mut chain, 1);
+    let share = |worker| incarnation.worker(worker).expect("local").share(minted).expect("opens");
+    let (mut first, mut second, third) = (share(0), share(1), share(2));
+    // One row of both: no worker's own updates are at fault, and only what is written together shows it.
+    let row = |diff| updates(&sink, &[((0, "in both".to_owned()), 0, diff)]);
+    first.push(row(i64::MAX)).await.expect("taken");
+    second.push(row(1)).await.expect("taken");
+    let flushed = async {
+        for from in (1..).step_by(200) {
+            if let Err(error) = second.push(updates(&sink, &many(from, 200, 0))).await {
+                return error;
+            }
+        }
+        unreachable!("there is always more to push")
+    };
+    let flushed = in_time("filling a part", flushed).await;
+    assert!(matches!(flushed, BatchError::Part { .. }), "{flushed}");
+
+    // The first may go on pushing, the second was told already, the third had nothing and finishes.
+    let pushed = first.push(row(1)).await.expect_err("the batch failed");
+    let (second, again) = *second.try_finish().await.expect_err("the batch failed");
+    let (third, finished) = *third.try_finish().await.expect_err("the batch failed");
+    for told in [pushed, again, finished] {
+        assert!(matches!(told, BatchError::SharedFailed { lasting: true, .. }), "{told:?}");
+        assert!(told.to_string().contains("beyond i64"), "{told}: it says what to look for");
+        let told = Error::from(told);
+        assert_eq!(told.kind(), ErrorKind::FixCall, "{told}: another incarnation runs into it again");
+    }
+    drop((first, second, third, chain));
+    incarnation.close("done").await.expect("closes");
+    world.at_rest(sink.stash()).await;
+    world.close([sink.stash().clone()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_worker_was_told_when_it_gives_up_lasts_for_the_others_as_it_does_for_it() {
+    let world = World::memory(small(64 << 10)).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 2).await;
+    for (time, lasting) in [(0, true), (1, false)] {
+        let minted = chain.mint(Frontier::at(time + 1)).expect("it mints").minted().expect("a description");
+        let share = |worker| incarnation.worker(worker).expect("local").share(minted).expect("opens");
+        let (mut first, second) = (share(0), share(1));
+        if lasting {
+            let row = ((0, "twice".to_owned()), time, i64::MAX);
+            first.push(updates(&sink, &[row.clone(), row])).await.expect("taken, and not summed yet");
+            let (first, error) = *first.try_finish().await.expect_err("beyond i64");
+            assert!(error.lasts(), "{error}");
+            drop(first.fail("by what it was told"));
+        } else {
+            drop(first.fail("for no reason that the updates know"));
+        }
+        let (second, told) = *second.try_finish().await.expect_err("the batch failed");
+        assert_eq!(told.lasts(), lasting, "{told}");
+        drop(second);
+    }
+    drop(chain);
+    incarnation.close("done").await.expect("closes");
+    world.at_rest(sink.stash()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_put_that_goes_wrong_once_in_whatever_way_is_retried_and_nothing_doubles() {
     for fault in [Fault::Refused { retry: true }, Fault::TimedOut, Fault::LostReply] {
         let world = World::files(small(0)).await;
