@@ -157,10 +157,13 @@ struct RunEncoder {
     options: EncodeOptions,
     part_bytes: u64,
     open: Option<PartEncoder>,
+    /// Whether the run may be gone on with.
+    goes_on: bool,
     last: Option<Sorted>,
 }
 
 impl RunEncoder {
+    /// For a run that ends with what is written to it.
     fn new(writer: &IncarnationWriter, description: Description, run: u32) -> RunEncoder {
         let (spec, config) = (writer.spec(), writer.process().config());
         RunEncoder {
@@ -169,12 +172,14 @@ impl RunEncoder {
             options: encode_options(config),
             part_bytes: config.part_bytes,
             open: None,
+            goes_on: false,
             last: None,
         }
     }
 
-    /// Goes on where a run ended.
-    fn after(mut self, end: Option<RunEnd>) -> RunEncoder {
+    /// For a run that may be gone on with, or the rest of the one that ended there.
+    fn going_on(mut self, end: Option<RunEnd>) -> RunEncoder {
+        self.goes_on = true;
         if let Some(RunEnd { run, ordinal, last }) = end {
             (self.meta.run, self.meta.ordinal, self.last) = (run, ordinal, Some(last));
         }
@@ -182,12 +187,9 @@ impl RunEncoder {
     }
 
     /// Where the run ends, once the last part is finished.
-    fn end(self) -> Result<Option<RunEnd>, PartError> {
+    fn end(self) -> Option<RunEnd> {
         let PartMeta { run, ordinal, .. } = self.meta;
-        let last = self.last.map(|sorted| sorted.last()).transpose()?.flatten();
-        // What is kept until the next run counts for no budget.
-        let last = last.filter(|last| bytes_of(last.updates()) <= END_BYTES_MAX);
-        Ok(last.map(|last| RunEnd { run, ordinal, last }))
+        self.last.map(|last| RunEnd { run, ordinal, last })
     }
 
     /// Takes the next updates; gives a part that they filled.
@@ -200,7 +202,11 @@ impl RunEncoder {
             None => self.open.insert(PartEncoder::new(&self.schema, self.meta, self.options)?),
         };
         open.write(sorted)?;
-        self.last = Some(sorted.clone());
+        if self.goes_on {
+            // SUBTLE: its last row alone, copied. A clone would keep all that the merge gave out last, beside what it gives
+            // out next and what memory was reserved for. What is kept until the next run counts for no budget either.
+            self.last = sorted.last()?.filter(|last| bytes_of(last.updates()) <= END_BYTES_MAX);
+        }
         let full = u64::try_from(open.encoded_bytes()).unwrap_or(u64::MAX) >= self.part_bytes;
         if full { self.finish() } else { Ok(None) }
     }
@@ -249,7 +255,7 @@ pub(crate) async fn write_run(
     .await?
     .map_err(named())?;
     let run = after.as_ref().map_or_else(|| writer.next_run(), |end| end.run);
-    let encoder = RunEncoder::new(writer, description, run).after(after);
+    let encoder = RunEncoder::new(writer, description, run).going_on(after);
     let runs: Vec<Vec<Sorted>> = chunks.into_iter().map(|chunk| vec![chunk]).collect();
     let mut work = (stash_part::merge_chunks(&schema, runs, OUTPUT_ROWS), encoder);
     let mut written: Option<OwnedParts> = None;
@@ -267,7 +273,7 @@ pub(crate) async fn write_run(
             None => written = Some(owned),
         }
     }
-    let end = work.1.end().map_err(named())?;
+    let end = work.1.end();
     drop(memory);
     fault::place("batch.run_written");
     Ok(WrittenRun { parts: written, end })
