@@ -75,6 +75,16 @@ impl Run {
         }
     }
 
+    /// The bytes it has where it lies.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        let sum = |lens: &mut dyn Iterator<Item = u64>| lens.fold(0, u64::saturating_add);
+        match self {
+            Run::Parts(parts) => sum(&mut parts.iter().map(|part| part.descriptor.len)),
+            Run::Scratch(parts) => sum(&mut parts.iter().map(|part| part.descriptor.len)),
+            Run::Inline(run) => u64::try_from(run.payload.len()).unwrap_or(u64::MAX),
+        }
+    }
+
     /// The largest piece of it that is decoded at once, in bytes.
     fn piece_bytes(&self) -> u64 {
         let largest = |pieces: &mut dyn Iterator<Item = u64>| pieces.max().unwrap_or(0);

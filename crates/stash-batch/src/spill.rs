@@ -4,7 +4,7 @@
 //! the part is PUT, and the next one begins. Its memory was reserved when the updates were admitted and is
 //! given back when the run stands.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use stash_part::{EncodeOptions, EncodedPart, PartEncoder, PartError, PartMeta, RowSchema, Sorted, Updates};
 use stash_types::{Description, fault};
@@ -291,8 +291,10 @@ fn fill_part(
     encoder.finish()
 }
 
-/// Merges the oldest runs into longer ones until a reader can afford their number, as many at once as the memory
+/// Merges the smallest runs into longer ones until a reader can afford their number, as many at once as the memory
 /// can hold; the inputs are given up (case 9).
+///
+/// So the run of all that came in order, however large, is left as it stands: what came late is what is read again.
 pub(crate) async fn bound_runs(
     writer: &Arc<IncarnationWriter>,
     description: Description,
@@ -304,6 +306,7 @@ pub(crate) async fn bound_runs(
         if runs.len() <= config.runs_max {
             return Ok(owned);
         }
+        runs.sort_by_cached_key(Run::stored_bytes);
         let budget = writer.process().budget();
         let needed = |runs: &[Run]| SortedMerge::memory_bytes(runs).saturating_add(config.part_bytes);
         // As many as the memory can hold at once, two at the least: what that needs, no smaller merge can avoid.
@@ -314,7 +317,7 @@ pub(crate) async fn bound_runs(
         let run = writer.next_run();
         let memory = needed(&runs);
         let _memory = budget.reserve_or(Traffic::Write, memory, writer.process().slots()).await?;
-        let inputs: Vec<(u32, u64)> = runs.iter().flat_map(Run::numbers).collect();
+        let inputs: BTreeSet<(u32, u64)> = runs.iter().flat_map(Run::numbers).collect();
         let streams = runs.into_iter().map(|run| {
             RunStream::open(writer.process(), spec.sink, spec.shard, &spec.schema, run, description)
         });

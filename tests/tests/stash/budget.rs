@@ -197,6 +197,52 @@ async fn what_comes_in_order_is_one_run_however_large_and_is_never_merged_again(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_run_in_order_stays_as_it_stands_where_more_small_ones_came_late_than_are_allowed() {
+    let mut config = tight();
+    config.batch.runs_max = 3;
+    config.batch.part_bytes = 50_000;
+    config.batch.chunk_bytes = 20_000;
+    let world = World::files(config).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 1).await;
+    let minted = mint(&mut chain, 1);
+    let mut all = noisy(3, 12_000, 0);
+    all.sort_unstable();
+    // Every fourth row comes late, in no order.
+    let is_late = |n: usize| n % 4 == 3;
+    let (ordered, mut late) = (0..all.len()).partition::<Vec<usize>, _>(|n| !is_late(*n));
+    late.sort_by_key(|n| n.wrapping_mul(7919) % 12_011);
+    let mut share = incarnation.worker(0).expect("local").share(minted).expect("opens");
+    let mut standing = BTreeSet::new();
+    for pieces in [&ordered, &late] {
+        for piece in pieces.chunks(200) {
+            let piece: Vec<Update> = piece.iter().map(|n| all[*n].clone()).collect();
+            share.push(updates(&sink, &piece)).await.expect("taken");
+        }
+        if standing.is_empty() {
+            standing = world.listed().await;
+        }
+    }
+    assert!(standing.len() > 6, "{} parts of the run in order", standing.len());
+    let written = sink.stash().counters().puts as usize;
+    assert!(written > standing.len() + 3, "{written} parts: the late ones are more runs than allowed");
+    chain.report(share.finish().await).await.expect("taken");
+    let row = sink.batches().await.expect("the chain").pop().expect("a row");
+    assert!(runs_of(&row) <= 3, "{} runs", runs_of(&row));
+    let puts = sink.stash().counters().puts as usize;
+    assert!(puts > row.parts.len(), "{puts} PUTs, {} parts kept: some were merged", row.parts.len());
+    let mut subscription = sink.read().await.expect("readable");
+    let content = delivered_until(&mut subscription, Frontier::at(1)).await.expect("read");
+    assert_same!(content, content_of(&all));
+    incarnation.close("done").await.expect("closes");
+    drop(chain);
+    world.at_rest(sink.stash()).await;
+    let kept = world.listed().await;
+    assert!(standing.is_subset(&kept), "the same keys stand: {:?} are gone", standing.difference(&kept));
+    world.close([sink.stash().clone()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_batch_larger_than_the_memory_is_taken_at_once() {
     let world = World::memory(tight()).await;
     let sink = world.sink().await;
