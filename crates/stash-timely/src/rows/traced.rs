@@ -153,6 +153,8 @@ fn plain(field: &FieldRef) -> FieldRef {
 /// - A row that does not fit its own columns ([`RowError::Serde`]) may have been appended to some of them before that
 ///   is known. They are cut to the rows before it and set aside; from then on each row is tried elsewhere first. So rows
 ///   that fit, as nearly all do, are written once, and columns are set aside once until they are finished.
+/// - What was tried is of no use, and is emptied by rows and by bytes: beside the columns there is a MiB and a row of it at
+///   most, and none once they are finished.
 #[derive(Debug)]
 pub struct SerdeRows<R> {
     builder: ArrayBuilder,
@@ -174,17 +176,26 @@ pub struct SerdeRows<R> {
 struct Trial {
     builder: ArrayBuilder,
     rows: usize,
+    /// What they weigh.
+    bytes: usize,
 }
 
 /// So many rows are tried before their columns are emptied.
 const TRIED_MAX: usize = 256;
+/// So many bytes are tried before their columns are emptied (I24).
+const TRIED_BYTES_MAX: usize = 1 << 20;
 
 impl Trial {
-    fn fits<R: Serialize>(&mut self, row: &R, fields: &SchemaRef) -> Result<(), RowError> {
+    fn new<R>(fields: &SchemaRef) -> Result<Trial, RowError> {
+        Ok(Trial { builder: empty::<R>(fields)?, rows: 0, bytes: 0 })
+    }
+
+    fn fits<R: Serialize>(&mut self, row: &R, bytes: usize, fields: &SchemaRef) -> Result<(), RowError> {
         let pushed = self.builder.push(row).map_err(RowError::serde::<R>);
         self.rows += 1;
-        if pushed.is_err() || self.rows >= TRIED_MAX {
-            *self = Trial { builder: empty::<R>(fields)?, rows: 0 };
+        self.bytes = self.bytes.saturating_add(bytes);
+        if pushed.is_err() || self.rows >= TRIED_MAX || self.bytes >= TRIED_BYTES_MAX {
+            *self = Trial::new::<R>(fields)?;
         }
         pushed
     }
@@ -242,14 +253,15 @@ impl<R: Serialize + 'static> RowBuilder<R> for SerdeRows<R> {
     fn append(&mut self, row: &R) -> Result<(), RowError> {
         self.check()?;
         let mut fill = self.fill;
-        fill.admit(weigh(row).map_err(RowError::serde::<R>)?)?;
+        let bytes = weigh(row).map_err(RowError::serde::<R>)?;
+        fill.admit(bytes)?;
         if let Some(trial) = &mut self.trial {
-            trial.fits(row, &self.fields)?;
+            trial.fits(row, bytes, &self.fields)?;
         }
         if let Err(error) = self.builder.push(row) {
             let refused = RowError::serde::<R>(error);
             self.lost = self.set_aside().err().map(|error| error.to_string());
-            self.trial = Some(Trial { builder: empty::<R>(&self.fields)?, rows: 0 });
+            self.trial = Some(Trial::new::<R>(&self.fields)?);
             return Err(refused);
         }
         self.fill = fill;
@@ -269,7 +281,11 @@ impl<R: Serialize + 'static> RowBuilder<R> for SerdeRows<R> {
         self.check()?;
         self.fill = Fill::default();
         self.appended = 0;
+        self.trial = None;
         let columns = self.builder.to_arrow().map_err(RowError::serde::<R>)?;
         self.behind_those_aside(columns)
     }
 }
+
+#[cfg(test)]
+mod tests;
