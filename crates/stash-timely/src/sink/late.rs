@@ -101,7 +101,8 @@ fn a_worker_writes_no_description_that_its_own_frontier_has_not_reached() {
         for _ in 0..100 {
             worker.step();
         }
-        assert_eq!(token.upper(), Frontier::MIN, "nothing was written");
+        // SUBTLE: judged below. Who failed here would leave the other at the barrier for ever.
+        let written = token.upper();
         // Not before the other worker has seen the same.
         seen.wait();
         told.store(true, Ordering::Release);
@@ -110,11 +111,13 @@ fn a_worker_writes_no_description_that_its_own_frontier_has_not_reached() {
         }
         let status = token.status();
         token.detach();
-        status
+        (written, status)
     });
     let poisoned = crate::SinkStatus::Stopped(Stop::Poisoned { at: 5, message: "it broke".to_owned() });
     for ended in workers.expect("workers").join() {
-        assert_eq!(ended.expect("no panic"), poisoned);
+        let (written, status) = ended.expect("no panic");
+        assert_eq!(written, Frontier::MIN, "nothing was written before all of it was there");
+        assert_eq!(status, poisoned);
     }
     runtime.block_on(connection.idle());
 }
