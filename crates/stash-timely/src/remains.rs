@@ -56,14 +56,17 @@ const SHRUNK: usize = 64 << 20;
 
 impl<R: Ord + Clone + 'static, D: Multiplicity, E: Encode<R>> Keys<R, D, E> {
     pub(crate) fn new(batch: OrdKeyBatch<Laid<R, D>>, encode: E) -> Self {
-        let rows = batch.storage.keys.len();
-        let (pinned, mut pins) = ((rows / PINS).max(PINNED_MIN), Vec::new());
+        let pinned = (batch.storage.keys.len() / PINS).max(PINNED_MIN);
+        Self { batch, encode, pinned, pins: Vec::new() }
+    }
+
+    /// Makes room for the pins, as freeing begins: hundreds of batches may be waiting for it.
+    fn begin(&mut self) {
         // SUBTLE: not among the rows, where it would itself be a pin to the end: what is as large as this an allocator asks
         // the system for. Of that it gets only as much as is written to.
-        if E::POINTS && rows >= PINNED_MIN {
-            pins.reserve_exact(APART / size_of::<(usize, R)>());
+        if E::POINTS && self.pins.capacity() == 0 && self.batch.storage.keys.len() >= PINNED_MIN {
+            self.pins.reserve_exact(APART / size_of::<(usize, R)>());
         }
-        Self { batch, encode, pinned, pins }
     }
 
     /// Where a row's memory lies; `None` where it has none, or does not say.
@@ -110,6 +113,7 @@ impl<R: Ord + Clone + Send + 'static, D: Multiplicity, E: Encode<R>> Remains for
             self.unpin(rows);
             return !self.pins.is_empty();
         }
+        self.begin();
         let kept = self.batch.storage.keys.len().saturating_sub(rows);
         while self.batch.storage.keys.len() > kept {
             let left = self.batch.storage.keys.len().saturating_sub(TOUCHED).max(kept);
@@ -158,6 +162,7 @@ mod tests {
         // The last is made first: where they lie is not how they are ordered.
         let updates = (0..rows).rev().map(|row| (format!("{row:08}"), 0, 1)).collect();
         let mut last = remains(key_batch(updates).expect("updates"));
+        assert_eq!(last.pins.capacity(), 0, "no room is taken by what waits");
         let mut calls = 1;
         while last.free(PINNED_MIN) && !last.batch.storage.keys.is_empty() {
             calls += 1;
