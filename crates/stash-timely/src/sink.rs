@@ -283,6 +283,7 @@ where
     let again = scope.worker().sync_activator_for(info.address.to_vec());
     let token = SinkToken::new(connection, state, scope.activator_for(std::rc::Rc::clone(&info.address)));
     let mut writer = Writer::new(connection, shares, scans, again, state);
+    let mints = scope.index() == connection.minting_worker();
     let (connection, state) = (connection.clone(), Arc::clone(state));
 
     builder.build(move |_| {
@@ -290,7 +291,7 @@ where
         let mut capability: Option<Capability<u64>> = None;
         let mut stopped = false;
         let mut said_dropped = false;
-        let abandons = Abandons { connection: connection.clone(), state: Arc::clone(&state) };
+        let abandons = Abandons { connection: connection.clone(), state: Arc::clone(&state), mints };
         // One timer at a time, else each activation would make another one for ever.
         let mut looks: Option<Instant> = None;
         move |frontiers| {
@@ -374,11 +375,18 @@ where
 struct Abandons {
     connection: Connection,
     state: Arc<WorkerState>,
+    /// Whether this is the minting worker.
+    mints: bool,
 }
 
 impl Drop for Abandons {
     fn drop(&mut self) {
         if !self.state.stopped.load(Ordering::Acquire) {
+            // SUBTLE: also where the stop is known already. The minder has then put its last word into a queue that nobody
+            // reads any more, and took it for told.
+            if self.mints {
+                self.connection.goes_unheard();
+            }
             self.connection.abandon(match self.state.dropped.load(Ordering::Acquire) {
                 true => Stop::GoingAway,
                 false => Stop::Reopen("a worker dropped its dataflow before the sink had stopped".to_owned()),
@@ -552,3 +560,5 @@ where
 
 #[cfg(test)]
 mod late;
+#[cfg(test)]
+mod unheard;
