@@ -8,8 +8,8 @@ use std::{
 };
 
 use arrow::{
-    array::{ArrayRef, Int64Array, RecordBatch, UInt64Array},
-    datatypes::{DataType, Field, Schema},
+    array::{ArrayRef, AsArray, Int64Array, RecordBatch, UInt64Array},
+    datatypes::{DataType, Field, Int64Type, Schema, UInt64Type},
 };
 use shuttle::future::{JoinHandle, block_on, spawn};
 use stash_catalog::{BatchRow, PartRow};
@@ -366,20 +366,98 @@ fn accepted_batch(world: &World) -> BatchSource {
         truth.objects.insert(name.under(spec.shard), accepted().chunks.concat().into());
         truth.referenced.insert(name.under(spec.shard));
     }
+    batch_of(world, 9, vec![PartRow { name, descriptor }])
+}
+
+/// The batch of one description's parts.
+fn batch_of(world: &World, at: u64, parts: Vec<PartRow>) -> BatchSource {
+    let spec = world.writer.spec();
     let batch = BatchRow {
         id: "b00000000-0000-4000-8000-000000000004".parse().expect("an id"),
         seq: 1,
-        lower: Frontier::at(9),
-        upper: Frontier::at(10),
-        extent: Frontier::at(10),
-        offered: description(9),
+        lower: Frontier::at(at),
+        upper: Frontier::at(at + 1),
+        extent: Frontier::at(at + 1),
+        offered: description(at),
         incarnation: spec.incarnation,
-        facts: descriptor.facts,
-        parts: vec![PartRow { name, descriptor }],
+        facts: parts.iter().map(|part| part.descriptor.facts).fold(RunFacts::default(), RunFacts::and),
+        parts,
         inline: Vec::new(),
         accepted: Timestamp(0),
     };
-    BatchSource { sink: spec.sink, shard: spec.shard, schema: schema().clone(), batch, from: Frontier::at(9) }
+    BatchSource {
+        sink: spec.sink,
+        shard: spec.shard,
+        schema: schema().clone(),
+        batch,
+        from: Frontier::at(at),
+    }
+}
+
+/// Keys and diffs of a batch, in the order in which they are read.
+async fn read(world: &World, source: BatchSource) -> Vec<(u64, i64)> {
+    let mut reader = BatchReader::open(&world.process, source);
+    let mut read = Vec::new();
+    while let Some(batch) = reader.next().await.expect("it is read") {
+        let keys = batch.column(0).as_primitive::<UInt64Type>().values();
+        let diffs = batch.column(2).as_primitive::<Int64Type>().values();
+        read.extend(keys.iter().copied().zip(diffs.iter().copied()));
+    }
+    read
+}
+
+#[test]
+fn of_runs_written_side_by_side_at_most_one_goes_on_with_the_run_before() {
+    explore("of_runs_written_side_by_side", 50, || {
+        block_on(async {
+            let world = World::new(1, 1 << 20, 0, 0);
+            let share = world.writer.share(WorkerIndex(0), description(0), Frontier::MIN);
+            let mut share = share.expect("it opens");
+            let slot = world.process.slots().touch(world.writer.writer(), description(0));
+            // In order, so that each run that is written may go on with whichever ended last.
+            let pushes: Vec<_> = (0..5).map(|push| rows(0, push, 0)).collect();
+            share.push(pushes[0].clone()).await.expect("taken");
+            slot.flush().await.expect("a run that may be gone on with");
+            let flushes: Vec<_> = (0..2)
+                .map(|_| {
+                    let slot = Arc::clone(&slot);
+                    spawn(async move {
+                        for _ in 0..2 {
+                            pause().await;
+                            slot.flush().await.expect("it is written");
+                        }
+                    })
+                })
+                .collect();
+            for push in &pushes[1..] {
+                share.push(push.clone()).await.expect("taken");
+                pause().await;
+            }
+            all(flushes).await;
+            let Share::Stashed(parts) = share.finish().await.share else { panic!("the parts of all runs") };
+            let mut places: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+            for part in parts.parts() {
+                places.entry(part.run).or_default().push(part.ordinal);
+            }
+            for (run, mut ordinals) in places {
+                ordinals.sort_unstable();
+                let all: Vec<u32> = (0..).take(ordinals.len()).collect();
+                assert_eq!(ordinals, all, "each part of run {run} has a place of its own");
+            }
+            let keys: Vec<_> = parts.keys().collect();
+            assert!(world.fake.commit(description(0), &keys).await, "it is accepted");
+            let source = batch_of(&world, 0, parts.named_parts());
+            parts.settle();
+            let pushed = (0..5).flat_map(|push| (0..ROWS).map(move |row| (push, row)));
+            let pushed = pushed.map(|(push, row)| (u64::from(push) * ROWS + row, weight(0, push)));
+            assert_eq!(
+                read(&world, source).await,
+                pushed.collect::<Vec<_>>(),
+                "all of it, once, in order (I14)"
+            );
+            world.close().await;
+        });
+    });
 }
 
 #[test]
