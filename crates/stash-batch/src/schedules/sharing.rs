@@ -414,8 +414,10 @@ fn of_runs_written_side_by_side_at_most_one_goes_on_with_the_run_before() {
             let share = world.writer.share(WorkerIndex(0), description(0), Frontier::MIN);
             let mut share = share.expect("it opens");
             let slot = world.process.slots().touch(world.writer.writer(), description(0));
-            // In order, so that each run that is written may go on with whichever ended last.
-            let pushes: Vec<_> = (0..5).map(|push| rows(0, push, 0)).collect();
+            // In order each run that is written may go on with whichever ended last; two that changed places may not.
+            let mut pushes: Vec<_> = (0..5).map(|push| rows(0, push, 0)).collect();
+            let (one, other) = (below(5), below(5));
+            pushes.swap(usize::try_from(one).expect("small"), usize::try_from(other).expect("small"));
             share.push(pushes[0].clone()).await.expect("taken");
             slot.flush().await.expect("a run that may be gone on with");
             let flushes: Vec<_> = (0..2)
