@@ -431,8 +431,9 @@ impl Building {
 
     /// Ends the share as failed.
     ///
-    /// SUBTLE: a failure takes the shared batch of the process with it, and so the shares of its other workers: theirs are
-    /// failures that pass, by what they see. What lasts is noted before the batch is given up, and told by whoever is first.
+    /// SUBTLE: a failure takes the shared batch of the process with it, and so the shares of its other workers. What
+    /// the batch ran into tells them whether it lasts; what a scan ran into does not. So what lasts is noted before the batch
+    /// is given up, and told by whoever is first.
     fn fail(self, failure: Failure) -> Report {
         match failure {
             Failure::Passing(reason) => {
