@@ -384,7 +384,7 @@ async fn a_closed_stash_puts_nothing_more_and_closes_again() {
 
     world.store.reset_counts();
     let error = writer.write(next, [updates(&sink, &many(0, 100, 2))]).await.expect_err("closed");
-    assert_eq!(error.kind(), ErrorKind::FixCall, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Reopen, "the call is not at fault: {error}");
     // What was opened before cannot be finished, and says so.
     let share = in_time("finishing", share.finish()).await;
     assert!(matches!(share.share, Share::Failed { .. }), "a {} share", share.share.kind());
