@@ -141,6 +141,14 @@ pub enum CatalogError {
         /// Table, row and fault.
         what: String,
     },
+    /// This handle was closed, by whoever has it.
+    #[error("catalog {location}: {op}: this handle was closed: open the catalog again")]
+    Closed {
+        /// Where the catalog is.
+        location: String,
+        /// The operation.
+        op: &'static str,
+    },
     /// The operation surely had no effect.
     #[error("catalog {location}: {op}: {what}")]
     Determinate {

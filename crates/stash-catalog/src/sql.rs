@@ -134,13 +134,7 @@ impl Sql {
     }
 
     pub(crate) fn was_closed(&self, op: &'static str) -> CatalogError {
-        CatalogError::Determinate {
-            location: self.location.clone(),
-            op,
-            what: "this handle was closed: open the catalog again".to_owned(),
-            retry: false,
-            source: None,
-        }
+        CatalogError::Closed { location: self.location.clone(), op }
     }
 
     pub(crate) fn may_try_again(&self, tries: u32, error: &CatalogError) -> bool {

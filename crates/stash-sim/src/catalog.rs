@@ -83,13 +83,7 @@ impl ModelCatalog {
 
     fn state(&self, op: &'static str) -> Result<MutexGuard<'_, State>> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(CatalogError::Determinate {
-                location: LOCATION.to_owned(),
-                op,
-                what: "this handle was closed: open the catalog again".to_owned(),
-                retry: false,
-                source: None,
-            });
+            return Err(CatalogError::Closed { location: LOCATION.to_owned(), op });
         }
         // A panic under the lock is a fault of the model; what it leaves is still to be looked at.
         Ok(self.shared.state.lock().unwrap_or_else(PoisonError::into_inner))

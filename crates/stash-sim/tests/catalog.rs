@@ -36,7 +36,7 @@ async fn a_closed_handle_answers_nothing_and_its_clones_do() {
     let (setup, ()) = model().await;
     setup.catalog.close().await;
     let refused = setup.catalog.sinks(true).await;
-    assert!(matches!(refused, Err(CatalogError::Determinate { retry: false, .. })), "{refused:?}");
+    assert!(matches!(refused, Err(CatalogError::Closed { .. })), "{refused:?}");
     assert_eq!(setup.other.sinks(true).await.expect("listed"), []);
 }
 

@@ -167,9 +167,9 @@ impl Error {
             },
             Error::Catalog(error) => match error {
                 CatalogError::InvalidUsage(_) => ErrorKind::FixCall,
-                CatalogError::IncarnationClosed { .. } | CatalogError::SessionFenced { .. } => {
-                    ErrorKind::Reopen
-                }
+                CatalogError::IncarnationClosed { .. }
+                | CatalogError::SessionFenced { .. }
+                | CatalogError::Closed { .. } => ErrorKind::Reopen,
                 CatalogError::SinkDropped { .. } => ErrorKind::Absent,
                 CatalogError::Newer { .. } => ErrorKind::FixCall,
                 CatalogError::CatalogBehind { .. } | CatalogError::Damaged { .. } => ErrorKind::Repair,

@@ -29,6 +29,9 @@ pub(super) fn is_unknown(error: &sqlx::Error) -> bool {
 /// What a failure before a commit means, at `location`: nothing was written.
 pub(super) fn failure(location: &str, op: &'static str, error: sqlx::Error) -> CatalogError {
     let location = location.to_owned();
+    if matches!(error, sqlx::Error::PoolClosed) {
+        return CatalogError::Closed { location, op };
+    }
     let (what, retry) = match of_server(&error) {
         Some(server) if matches!(server.code(), "XX001" | "XX002") => {
             let what =
@@ -84,7 +87,6 @@ fn by_kind(error: &sqlx::Error) -> (&'static str, bool) {
             "no connection within the connect timeout: is the server there, or are all connections busy?",
             true,
         ),
-        sqlx::Error::PoolClosed => ("this handle was closed: open the catalog again", false),
         error if is_tls(error) => {
             ("TLS could not be agreed upon: check the server's certificate and sslrootcert", false)
         }

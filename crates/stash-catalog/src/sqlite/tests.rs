@@ -323,7 +323,7 @@ async fn a_closed_handle_says_so() {
     let (_folder, path) = new_folder();
     let world = written(&path).await;
     let answer = world.setup.catalog.head(world.sink).await;
-    assert!(matches!(answer, Err(CatalogError::Determinate { retry: false, .. })), "{answer:?}");
+    assert!(matches!(answer, Err(CatalogError::Closed { .. })), "{answer:?}");
     let answer = world.setup.catalog.drop_sink(world.sink, true).await;
     assert!(answer.expect_err("refused").to_string().contains("open the catalog again"));
     assert!(!path.with_file_name("catalog.db-wal").exists(), "the last connection checkpoints the log");

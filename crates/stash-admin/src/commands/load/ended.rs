@@ -38,7 +38,10 @@ impl Remedy {
             Error::Chain { source: ChainError::IncarnationClosed { .. }, .. }
             | Error::Catalog(CatalogError::IncarnationClosed { .. }) => Remedy::TakenOver,
             Error::Batch(
-                BatchError::RowTooLarge { .. } | BatchError::OverBudget { .. } | BatchError::Part { .. },
+                BatchError::RowTooLarge { .. }
+                | BatchError::OverBudget { .. }
+                | BatchError::Part { .. }
+                | BatchError::SharedFailed { lasting: true, .. },
             ) => Remedy::FixData,
             Error::Ended { reason, .. } => Remedy::of_words(reason),
             other => Remedy::of_words(&other.to_string()),
