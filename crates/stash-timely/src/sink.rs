@@ -15,6 +15,8 @@
 //! - The frontier that is minted from is the meet of the updates' and the errors' frontiers, as they are *after* the
 //!   updates were sealed into batches.
 //! - Merging takes in whatever is there at each activation, so that nothing waits behind a batch that is offered.
+//! - Errors are consolidated first, by time and message: those whose time is not complete are in an arrangement of their
+//!   own, as any dataflow's. What the writer and the minder keep of them is bounded (`crate::errors`).
 //! - When a token is dropped, or the minder stops, every worker is told once, and lets go.
 
 use std::{
@@ -42,7 +44,7 @@ use timely::{
         operators::{
             Capability,
             generic::{OutputBuilder, builder_rc::OperatorBuilder, operator::empty},
-            vec::Broadcast,
+            vec::{Broadcast, Map},
         },
     },
     progress::frontier::MutableAntichain,
@@ -66,6 +68,10 @@ use crate::{
 ///
 /// To be called alike on every worker. Updates stay on the worker that has them; equal rows of several workers are
 /// summed by whoever reads. Times before the connection's as-of are part of the accumulation at it.
+///
+/// Errors are summed by time and message over all workers, and so arranged until their time is complete: that memory is
+/// the dataflow's. Of what is left then the first thousand are kept until they are written; should all of these be taken
+/// back by rows that do not fit on another worker, the sink stops rather than guess.
 pub fn stash_sink<'scope, R, D, E, F>(
     collection: VecCollection<'scope, u64, R, D>,
     errors: VecCollection<'scope, u64, E, F>,
@@ -165,8 +171,11 @@ where
     let mints = scope.index() == connection.minting_worker();
     let chain = if mints { Some(connection.chain()?) } else { None };
     let state = Arc::new(WorkerState::default());
-    // Equal errors meet on one worker, so that one which is taken back counts for nothing.
-    let errors = errors.map(|error| error.to_string()).inner;
+    // Equal errors meet on one worker, so that one which is taken back counts for nothing. Consolidated, for the writer
+    // keeps a few of them only: however many come and go at one time, it sees what is left.
+    let as_of = connection.as_of();
+    let errors = errors.inner.map(move |(error, time, diff)| (error.to_string(), time.max(as_of), diff));
+    let errors = errors.as_collection().consolidate().inner;
 
     let (inbox, control) = mint(&scope, updates.clone(), errors.clone(), connection, chain);
     let (token, reports) =

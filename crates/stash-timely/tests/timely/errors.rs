@@ -63,6 +63,22 @@ fn an_error_that_is_taken_back_at_its_time_counts_for_nothing_whichever_worker_s
     world.at_rest(&sink);
 }
 
+/// Named for what was found: more errors than are kept ended the replica for good, although nothing was left of them.
+#[test]
+fn however_many_errors_come_and_go_at_one_time_they_count_for_nothing() {
+    let feed = Feed::seeded(27, 20, 5);
+    let world = World::files(2);
+    let sink = world.declare::<Words>("words", |spec| spec.up_to(feed.end));
+    let messages = (0..2_001).map(|number| &*format!("oops {number}").leak()).collect::<Vec<&'static str>>();
+    // By an odd number: what one worker says the other takes back.
+    let errors = messages.iter().map(|message| (*message, 9, 1));
+    let errors = errors.chain(messages.iter().map(|message| (*message, 9, -1))).collect::<Vec<_>>();
+    let story = Story { errors, ..Story::of(&feed) };
+    assert_eq!(play(&world, &sink, "replica", 2, &story), (Outcome::Complete, 1));
+    assert_eq!(world.read(&sink).0, feed.oracle(0, Frontier::EMPTY));
+    world.at_rest(&sink);
+}
+
 #[test]
 fn an_error_that_is_taken_back_later_was_one() {
     let feed = Feed::seeded(23, 40, 5);
