@@ -209,10 +209,7 @@ impl Minder {
                 message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
                 Ok(Some(DataflowError { at, message }))
             }
-            Verdict::Unknown { from } => Err(Stop::Failed(format!(
-                "the updates of {description} have too many distinct dataflow errors from time {from} on, whether they \
-                 cancel out is not known: let errors that are alike have one message"
-            ))),
+            Verdict::Unknown { from, before } => Err(stop_unknown(description, from, before)),
         }
     }
 
@@ -325,11 +322,34 @@ impl Minder {
     }
 }
 
+/// What it means that nobody knows whether a description has an error.
+fn stop_unknown(description: Description, from: u64, before: bool) -> Stop {
+    let reason = format!(
+        "the updates of {description} have too many distinct dataflow errors from time {from} on, whether they cancel \
+         out is not known: let errors that are alike have one message"
+    );
+    // Another rendering begins where the chain is: it is not asked for those that came before.
+    if before { Stop::Reopen(reason) } else { Stop::Failed(reason) }
+}
+
 /// What an error of the chain means for the rendering.
 fn stop_for(error: stash::Error) -> Stop {
     match error.kind() {
         ErrorKind::Retry | ErrorKind::Reopen => Stop::Reopen(error.to_string()),
         ErrorKind::Absent => Stop::GoingAway,
         _ => Stop::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_that_are_not_known_for_what_came_before_have_the_sink_rendered_again() {
+        let description = Description::new(Frontier::at(200), Frontier::at(210)).expect("it has times");
+        assert!(matches!(stop_unknown(description, 200, true), Stop::Reopen(_)));
+        let Stop::Failed(reason) = stop_unknown(description, 205, false) else { panic!("for good") };
+        assert!(reason.contains("from time 205 on") && reason.contains("one message"), "{reason}");
     }
 }

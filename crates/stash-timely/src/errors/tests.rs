@@ -19,7 +19,7 @@ fn an_error_that_was_not_kept_once_is_never_kept_in_part() {
     // The last one, which was not kept, had 1; with what comes now it has nothing.
     errors.add(ERRORS_MAX as u64, String::new(), -1);
     assert!(errors.kept().is_empty());
-    assert_eq!(errors.verdict(), Verdict::Unknown { from: ERRORS_MAX as u64 });
+    assert_eq!(errors.verdict(), Verdict::Unknown { from: ERRORS_MAX as u64, before: false });
 }
 
 #[test]
@@ -50,9 +50,9 @@ fn errors_that_wait_are_bounded_and_those_of_a_description_are_known_to_be_incom
     for ((time, message), diff) in last.kept() {
         taken_back.add(*time, message.clone(), -diff);
     }
-    assert_eq!(taken_back.verdict(), Verdict::Unknown { from: half }, "others may be there");
+    assert_eq!(taken_back.verdict(), Verdict::Unknown { from: half, before: false }, "others may be there");
     let rest = waiting.take(Some(description(half + 10, half + 20)), Frontier::at(half + 20));
-    assert_eq!(rest.verdict(), Verdict::Unknown { from: half + 10 }, "none was kept");
+    assert_eq!(rest.verdict(), Verdict::Unknown { from: half + 10, before: true }, "none was kept");
 }
 
 #[test]
@@ -67,7 +67,51 @@ fn what_one_worker_did_not_keep_nobody_knows_of_all() {
     all.add(from + 1, String::new(), 1);
     all.merge(other);
     assert_eq!((all.len(), all.bytes()), (0, 0), "what comes after is not the first for certain");
-    assert_eq!(all.verdict(), Verdict::Unknown { from });
+    assert_eq!(all.verdict(), Verdict::Unknown { from, before: false });
+}
+
+/// Named for what was found: what was not kept of times that are over kept every later description from being written.
+#[test]
+fn once_all_times_are_taken_that_some_errors_were_not_kept_of_all_errors_are_known_again() {
+    let flood = |errors: &mut Errors| {
+        for number in 0..3 * ERRORS_MAX as u64 {
+            errors.add(100 + number / 30, format!("error {number}"), 1);
+        }
+    };
+    // The last is of time 199, and was never kept.
+    let mut waiting = Errors::default();
+    flood(&mut waiting);
+    // Another replica passed 200: these are covered.
+    assert_eq!(waiting.take(None, Frontier::at(200)), Errors::default());
+    assert!(waiting.is_none());
+    assert_eq!(waiting.take(Some(description(200, 210)), Frontier::at(210)).verdict(), Verdict::None);
+    waiting.add(215, "an error".to_owned(), 1);
+    let taken = waiting.take(Some(description(210, 220)), Frontier::at(220));
+    assert_eq!(taken.verdict(), Verdict::First(215, "an error".to_owned()));
+    // Covered in part: of what is wanted nothing lacks.
+    flood(&mut waiting);
+    assert_eq!(waiting.take(Some(description(200, 210)), Frontier::at(210)).verdict(), Verdict::None);
+    // One of a later time was not kept either.
+    flood(&mut waiting);
+    waiting.add(205, "an error".to_owned(), 1);
+    assert_eq!(waiting.take(None, Frontier::at(200)), Errors::default());
+    let taken = waiting.take(Some(description(200, 210)), Frontier::at(210));
+    assert_eq!(taken.verdict(), Verdict::Unknown { from: 200, before: true });
+    assert!(waiting.is_none(), "and that was the last");
+}
+
+#[test]
+fn the_last_of_what_was_not_kept_is_that_of_all_workers() {
+    let (mut all, mut other) = (Errors::default(), Errors::default());
+    all.add(50, "an error".to_owned(), 1);
+    for number in 0..=ERRORS_MAX as u64 {
+        other.add(20, format!("error {number:06}"), 1);
+    }
+    all.merge(other);
+    assert_eq!(all.take(None, Frontier::at(21)), Errors::default());
+    let taken = all.take(Some(description(21, 60)), Frontier::at(60));
+    assert_eq!(taken.verdict(), Verdict::Unknown { from: 21, before: true }, "the one at 50 went");
+    assert!(all.is_none());
 }
 
 #[test]
