@@ -249,16 +249,15 @@ fn what_a_worker_holds_when_the_sink_stops_is_freed_by_it_some_at_a_time_and_cou
             let (errors, faults) = scope.new_collection::<String, isize>();
             (rows, errors, stash_sink(words, faults, &given).expect("rendered"))
         });
-        // The errors are not known yet, so it is held; so is an error that belongs to a later time.
+        // The errors are not known yet, so it is held.
         for number in 0..ROWS {
             rows.update_at((format!("word {number}"), 1), 3, 1);
         }
         rows.advance_to(10);
         rows.flush();
-        errors.update_at("it broke".to_owned(), 50, 1);
         errors.flush();
         let mut steps = 0;
-        while (token.held().updates < ROWS || token.held().errors == 0) && steps < 10_000 {
+        while token.held().updates < ROWS && steps < 10_000 {
             worker.step_or_park(STEP);
             steps += 1;
         }
@@ -277,10 +276,44 @@ fn what_a_worker_holds_when_the_sink_stops_is_freed_by_it_some_at_a_time_and_cou
     });
     let (held, freeing) = seen;
     assert_eq!((held.updates, held.freeing), (ROWS, 0));
-    assert_eq!((held.errors, held.error_bytes), (1, "it broke".len()));
     assert_eq!((freeing[0].updates, freeing[0].freeing), (0, ROWS), "let go of, and not freed yet");
-    assert_eq!((freeing[0].errors, freeing[0].error_bytes), (0, 0));
     assert_eq!(freeing.last().map(|held| held.freeing), Some(0), "freed by the worker");
+    world.runtime.block_on(connection.idle());
+    world.at_rest(&sink);
+}
+
+#[test]
+fn an_error_that_waits_for_its_description_is_counted_until_the_sink_stops() {
+    let world = World::files(1);
+    let sink = world.sink::<Words>("words");
+    let connection = world.connect(&sink, 1);
+    let given = connection.clone();
+    let (held, left) = timely::execute_directly(move |worker| {
+        let (_rows, mut errors, token) = worker.dataflow(|scope| {
+            let (rows, words) = scope.new_collection::<Words, isize>();
+            let (errors, faults) = scope.new_collection::<String, isize>();
+            (rows, errors, stash_sink(words, faults, &given).expect("rendered"))
+        });
+        // The errors are known, and the rows are not yet.
+        errors.update_at("it broke".to_owned(), 50, 1);
+        errors.advance_to(60);
+        errors.flush();
+        let mut steps = 0;
+        while token.held().errors == 0 && steps < 10_000 {
+            worker.step_or_park(STEP);
+            steps += 1;
+        }
+        let held = token.held();
+        token.stop();
+        while token.status() == SinkStatus::Running {
+            worker.step_or_park(STEP);
+        }
+        let left = token.held();
+        token.detach();
+        (held, left)
+    });
+    assert_eq!((held.errors, held.error_bytes), (1, "it broke".len()));
+    assert_eq!((left.errors, left.error_bytes), (0, 0));
     world.runtime.block_on(connection.idle());
     world.at_rest(&sink);
 }
