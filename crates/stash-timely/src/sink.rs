@@ -29,7 +29,7 @@ use std::{
 };
 
 use differential_dataflow::{
-    AsCollection, ExchangeData, Hashable, VecCollection,
+    AsCollection, ExchangeData, VecCollection,
     operators::arrange::{Arranged, arrangement::arrange_core},
     trace::{
         BatchCursor, Cursor, Navigable, Span, TraceReader,
@@ -281,8 +281,8 @@ where
     let mut builder = OperatorBuilder::new("StashWrite".to_owned(), *scope);
     let info = builder.operator_info();
     let mut updates = builder.new_input(updates, Pipeline);
-    let by_message = Exchange::new(|(message, _, _): &(String, u64, F)| message.hashed());
-    let mut errors = builder.new_input(errors, by_message);
+    // Consolidating has sent equal ones to one worker.
+    let mut errors = builder.new_input(errors, Pipeline);
     let mut control = builder.new_input(control, Pipeline);
     let (output, reports) = builder.new_output();
     let mut output =
@@ -569,5 +569,7 @@ where
 
 #[cfg(test)]
 mod late;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod unheard;

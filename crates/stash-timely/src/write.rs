@@ -171,8 +171,8 @@ where
         self.held.insert(span);
     }
 
+    /// Takes an error in, whose time is the as-of or later.
     pub(crate) fn hold_error(&mut self, message: String, time: u64, diff: i64) {
-        let time = time.max(self.connection.as_of());
         // What the chain had when this rendering was granted is never written again, nor are errors told that are in it.
         if Frontier::at(time) >= self.connection.floor() {
             self.errors.add(time, message, i128::from(diff));

@@ -17,6 +17,15 @@ fn tight() -> StashConfig {
     }
 }
 
+/// Small parts, and no more than three runs of them.
+fn few_runs() -> StashConfig {
+    let mut config = tight();
+    config.batch.runs_max = 3;
+    config.batch.part_bytes = 50_000;
+    config.batch.chunk_bytes = 20_000;
+    config
+}
+
 /// Rows in no order whose texts have 32 bytes each.
 fn noisy(seed: u64, count: u64, time: u64) -> Vec<Update> {
     wide(seed, count, 32, time)
@@ -127,11 +136,7 @@ async fn more_runs_than_a_reader_can_hold_are_merged_through_scratch_files() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_runs_than_allowed_are_merged_again_and_their_parts_deleted() {
-    let mut config = tight();
-    config.batch.runs_max = 3;
-    config.batch.part_bytes = 50_000;
-    config.batch.chunk_bytes = 20_000;
-    let world = World::files(config).await;
+    let world = World::files(few_runs()).await;
     let sink = world.sink().await;
     let (incarnation, mut chain) = open(&sink, "a", 2).await;
     let minted = mint(&mut chain, 1);
@@ -161,11 +166,7 @@ async fn more_runs_than_allowed_are_merged_again_and_their_parts_deleted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_in_order_is_one_run_however_large_and_is_never_merged_again() {
-    let mut config = tight();
-    config.batch.runs_max = 3;
-    config.batch.part_bytes = 50_000;
-    config.batch.chunk_bytes = 20_000;
-    let world = World::files(config).await;
+    let world = World::files(few_runs()).await;
     let sink = world.sink().await;
     let (incarnation, mut chain) = open(&sink, "a", 1).await;
     let mut all = noisy(3, 8000, 0);
@@ -198,11 +199,7 @@ async fn what_comes_in_order_is_one_run_however_large_and_is_never_merged_again(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_run_in_order_stays_as_it_stands_where_more_small_ones_came_late_than_are_allowed() {
-    let mut config = tight();
-    config.batch.runs_max = 3;
-    config.batch.part_bytes = 50_000;
-    config.batch.chunk_bytes = 20_000;
-    let world = World::files(config).await;
+    let world = World::files(few_runs()).await;
     let sink = world.sink().await;
     let (incarnation, mut chain) = open(&sink, "a", 1).await;
     let minted = mint(&mut chain, 1);

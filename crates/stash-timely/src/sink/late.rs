@@ -6,7 +6,6 @@ use std::sync::{
 };
 
 use differential_dataflow::{input::Input, operators::arrange::arrangement::arrange_core};
-use stash::{Launch, SinkSpec, Stash};
 use timely::{
     Config,
     container::CapacityContainerBuilder,
@@ -14,7 +13,7 @@ use timely::{
 };
 
 use super::*;
-use crate::{Background, Connected, SinkConfig, rows::OfType};
+use crate::rows::OfType;
 
 type Faults = Vec<(String, u64, i64)>;
 
@@ -47,14 +46,7 @@ fn late<'scope>(stream: Stream<'scope, u64, Faults>, told: &Arc<AtomicBool>) -> 
 /// Over TCP an update may come to a worker after the word that a description was minted which it belongs to.
 #[test]
 fn a_worker_writes_no_description_that_its_own_frontier_has_not_reached() {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let stash = runtime.block_on(Stash::open("memory://")).expect("a stash");
-    let spec = SinkSpec::new("numbers", u64::schema().expect("columns")).expect("a spec");
-    let sink = runtime.block_on(stash.declare_sink(spec)).expect("a sink");
-    let background = Background::new(runtime.handle().clone(), 2);
-    let launch = Launch::single("replica", 2).expect("a launch");
-    let opened = runtime.block_on(Connection::open(&sink, launch, &background, SinkConfig::default()));
-    let Connected::Render(connection) = opened.expect("opened") else { panic!("it is not complete") };
+    let (runtime, connection) = testing::two_workers();
     let (told, minted, given) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), connection.clone());
     let seen = Arc::new(Barrier::new(2));

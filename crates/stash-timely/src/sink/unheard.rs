@@ -3,11 +3,10 @@
 use std::sync::Barrier;
 
 use differential_dataflow::input::Input;
-use stash::{Launch, SinkSpec, Stash};
 use timely::Config;
 
 use super::*;
-use crate::{Background, Connected, SinkConfig, SinkStatus};
+use crate::SinkStatus;
 
 fn drop_all(worker: &mut timely::worker::Worker) {
     worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
@@ -16,14 +15,7 @@ fn drop_all(worker: &mut timely::worker::Worker) {
 /// Named for what was found: the word lay in a queue, and the other workers of the process saw the sink run for ever.
 #[test]
 fn a_stop_that_the_minting_worker_drops_unread_is_seen_by_the_others_of_its_process() {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let stash = runtime.block_on(Stash::open("memory://")).expect("a stash");
-    let spec = SinkSpec::new("numbers", u64::schema().expect("columns")).expect("a spec");
-    let sink = runtime.block_on(stash.declare_sink(spec)).expect("a sink");
-    let background = Background::new(runtime.handle().clone(), 2);
-    let launch = Launch::single("replica", 2).expect("a launch");
-    let opened = runtime.block_on(Connection::open(&sink, launch, &background, SinkConfig::default()));
-    let Connected::Render(connection) = opened.expect("opened") else { panic!("it is not complete") };
+    let (runtime, connection) = testing::two_workers();
     let stop = Stop::Reopen("for a test".to_owned());
     let (given, said, handle) = (connection.clone(), stop.clone(), runtime.handle().clone());
     let met = Arc::new(Barrier::new(2));
