@@ -2,9 +2,10 @@
 //! is refused, what it wrote is deleted, and it renders anew.
 //!
 //! A process that stands still within a write to the catalog holds the file's lock, and everybody waits for it: they
-//! are told to try again. Where one of its threads happened to be there, the scenario is played once more.
+//! are told to try again. Where one of its threads happened to be there, the scenario is played once more. Just before
+//! and just behind a write it only has the turn, and the others go on without.
 
-use std::{sync::Arc, time::Duration};
+use std::{fs::File, sync::Arc, time::Duration};
 
 use rustix::process::Signal;
 use stash::{Catalog, CatalogError, SystemClock, SystemIds};
@@ -92,4 +93,24 @@ async fn a_replica_that_outlives_its_lease_is_refused_and_renders_anew() {
             assert!(tries < 10, "at {place}:{hit} the replica is within a write every time");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stands_still_with_the_turn_to_write_holds_nobody_up() {
+    crate::within_deadline(async {
+        let mut world = World::start(Setup::new(crate::BINARY, 78)).await?;
+        let mut opening = world.setup.everybody().len();
+        while opening > 0 {
+            opening -= usize::from(matches!(world.step().await?.what, What::Told(Event::Ready)));
+        }
+        // In the place of a process that was stopped there.
+        let turn = File::options().write(true).open(world.stash().join("catalog.sqlite.lock"))?;
+        let turn = tokio::task::spawn_blocking(move || turn.lock().map(|()| turn)).await??;
+        // At five seconds a write nobody would come to the end before the deadline of the roles.
+        world.run_to_the_end().await?;
+        drop(turn);
+        live(&mut world).await?;
+        Ok(())
+    })
+    .await;
 }
