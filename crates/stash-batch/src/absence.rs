@@ -110,12 +110,12 @@ mod tests {
         let ids = SeededIds::new(1);
         let sink = SinkId::from_uuid(ids.random());
         let at = Frontier::at;
-        let head = |released: u64, expired: u64| HeadRow {
+        let head_in = |status, released: u64, expired: u64| HeadRow {
             sink,
             upper: at(20),
             fence: 0,
             next_seq: 9,
-            status: HeadStatus::Open,
+            status,
             released: at(released),
             expired: at(expired),
             revision: 0,
@@ -126,6 +126,7 @@ mod tests {
         let shard = ShardId::derive(CatalogId::from_uuid(ids.random()), sink);
         let key = PartName { incarnation, description, process: 0, n: 0 }.under(shard);
         let state = |queued| KeyState { key, referenced_by: None, queued, incarnation: None };
+        let head = |released, expired| head_in(HeadStatus::Open, released, expired);
         let absence =
             |queued, released, expired| of_key(key, at(9), Some(&state(queued)), &head(released, expired));
         let expired = |earliest: u64| Absence::Expired { sink, earliest: at(earliest) };
@@ -134,7 +135,13 @@ mod tests {
         assert_eq!(absence(None, 0, 12), expired(12));
         assert_eq!(absence(None, 9, 6), acknowledged(9), "what expired ended where this begins");
         assert_eq!(absence(None, 12, 15), acknowledged(12), "all acknowledged it");
+        assert_eq!(absence(None, 9, 12), acknowledged(9), "it was not there any more when its time came");
         assert_eq!(absence(Some(DeletionReason::Expired), 0, 9), expired(9));
+        assert_eq!(absence(Some(DeletionReason::Expired), 9, 9), expired(9), "the queue knows who took it");
         assert_eq!(absence(Some(DeletionReason::Released), 9, 0), acknowledged(9));
+        assert_eq!(absence(Some(DeletionReason::SinkDropped), 9, 12), Absence::Dropped { sink });
+        assert_eq!(of_key(key, at(9), None, &head_in(HeadStatus::Dropped, 9, 12)), Absence::Dropped { sink });
+        let referenced = KeyState { referenced_by: Some(3), ..state(Some(DeletionReason::Expired)) };
+        assert_eq!(of_key(key, at(9), Some(&referenced), &head(9, 12)), Absence::Lost { key });
     }
 }

@@ -1,6 +1,11 @@
 //! Many worlds, several at a time, and what came of them together.
 
-use std::{collections::BTreeMap, collections::BTreeSet, fmt, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use tokio::task::JoinSet;
 
@@ -12,6 +17,9 @@ use crate::{
 
 /// How often a wanted death may be missed before it counts as not to be had.
 const MISSES_MAX: u32 = 6;
+
+/// How often is told how far a campaign is.
+const TELL: Duration = Duration::from_secs(10);
 
 /// What came of one world.
 type Ran = anyhow::Result<(Outcome, Audit)>;
@@ -50,6 +58,8 @@ pub struct Report {
     pub parts: usize,
     /// Plans that failed, and why.
     pub failures: Vec<(String, String)>,
+    /// When it was told last how far this is.
+    told: Option<Instant>,
 }
 
 impl Report {
@@ -149,8 +159,7 @@ impl Campaign {
                     }
                 }
             }
-            self.done(&plan, &ran);
-            report.add(&plan, ran);
+            self.done(&plan, ran, report);
         }
     }
 
@@ -169,19 +178,24 @@ impl Campaign {
             let Some(joined) = living.join_next().await else { return };
             match joined {
                 Ok((plan, ran)) => {
-                    self.done(&plan, &ran);
-                    report.add(&plan, ran);
+                    self.done(&plan, ran, report);
                 }
                 Err(panicked) => report.failures.push(("a world panicked".to_owned(), panicked.to_string())),
             }
         }
     }
 
-    fn done(&self, plan: &Plan, ran: &Ran) {
-        match ran {
+    fn done(&self, plan: &Plan, ran: Ran, report: &mut Report) {
+        match &ran {
             Ok((outcome, _)) if self.verbose => println!("ok, {} deaths: {plan}", outcome.deaths.len()),
             Ok(_) => {}
             Err(error) => println!("FAILED: crash-torture {plan}\n    {error:#}"),
+        }
+        report.add(plan, ran);
+        if report.told.get_or_insert_with(Instant::now).elapsed() >= TELL {
+            report.told = Some(Instant::now());
+            let Report { kills, worlds, failures, .. } = &*report;
+            eprintln!("crash-torture: {kills} kills in {worlds} worlds, {} failed", failures.len());
         }
     }
 }

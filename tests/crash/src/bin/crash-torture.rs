@@ -1,6 +1,6 @@
 //! Kills processes at named places, many times, and audits what is left. Also plays the roles of its worlds.
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Instant};
+use std::{path::PathBuf, process::ExitCode, time::Instant};
 
 use clap::{Parser, Subcommand};
 use stash_crash::{Campaign, Death, Plan, Report, Wanted, place, role};
@@ -62,7 +62,7 @@ async fn torture(cli: Cli) -> anyhow::Result<ExitCode> {
     }
     let jobs = cli.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
     let campaign = Campaign { binary, seed: cli.seed, jobs, verbose: cli.verbose };
-    let (begun, mut report) = (Instant::now(), Report { by_place: BTreeMap::new(), ..Report::default() });
+    let (begun, mut report) = (Instant::now(), Report::default());
     campaign.cover(Wanted::all(), &mut report).await;
     campaign.random(cli.runs, &mut report).await;
     println!("{report}in {} s with seed {}", begun.elapsed().as_secs(), cli.seed);
