@@ -23,4 +23,4 @@ pub use marker::{ClaimError, FORMAT, StashMarker, claim, read_marker};
 pub use object::ObjectBlobs;
 pub use observer::{NoObserver, Request, RequestEnd, RequestObserver, RequestOp};
 pub use shown::shown_url;
-pub use store::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};
+pub use store::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome, look_by_listing};

@@ -8,7 +8,12 @@
 //! - Unpublished multipart uploads are not visible through `object_store`: it lists none and aborts none.
 //!   A PUT here is one request, so it leaves none either.
 
-use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    ops::Range,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -21,6 +26,7 @@ use stash_types::{BlobKey, BlobPrefix};
 
 use crate::{
     BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome,
+    store::look_by_listing,
     verdict::{Means, PartlyDone, Verdict},
 };
 
@@ -67,6 +73,42 @@ impl ObjectBlobs {
         let whole = location.as_ref();
         let name = whole.strip_prefix(self.prefix.as_ref()).unwrap_or(whole).trim_start_matches('/');
         BlobEntry { kind: ObjectBlobs::kind(name), len }
+    }
+
+    /// The parts of `entries` that listings show which begin at the first of them in each folder and end behind the last.
+    async fn look_along(&self, entries: &[BlobEntryKind]) -> Result<BTreeMap<BlobEntryKind, u64>, BlobError> {
+        let mut folders: BTreeMap<&str, BTreeSet<&BlobKey>> = BTreeMap::new();
+        for kind in entries {
+            if let BlobEntryKind::Object(key) = kind
+                && key.part_key().is_some()
+                && let Some((folder, _)) = key.as_str().rsplit_once('/')
+            {
+                folders.entry(folder).or_default().insert(key);
+            }
+        }
+        let mut found = BTreeMap::new();
+        for (name, mut wanted) in folders {
+            let failed = |error: Error| read_error("list", name, error);
+            let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { continue };
+            // The name a character shorter stands before the name, and hardly anything stands between.
+            let before = first.as_str().split_at(first.as_str().len().saturating_sub(1)).0;
+            let before = Path::parse(self.below(before)).map_err(|error| failed(error.into()))?;
+            let folder = Path::parse(self.below(name)).map_err(|error| failed(error.into()))?;
+            let last = self.path("list", last)?;
+            let mut listing = self.store.list_with_offset(Some(&folder), &before);
+            while !wanted.is_empty()
+                && let Some(meta) = listing.try_next().await.map_err(failed)?
+                && meta.location <= last
+            {
+                let entry = self.entry(&meta.location, meta.size);
+                if let BlobEntryKind::Object(key) = &entry.kind
+                    && wanted.remove(key)
+                {
+                    found.insert(entry.kind, entry.len);
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// What a refusal of a taken key means.
@@ -268,6 +310,15 @@ impl BlobStore for ObjectBlobs {
             .map_ok(|meta| self.entry(&meta.location, meta.size))
             .map_err(move |error| read_error("list", &name, error))
             .boxed()
+    }
+
+    async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
+        let mut found = self.look_along(entries).await?;
+        // Who was not found so is looked for in the whole folder: not every store lists in order, or from a name on.
+        let rest: Vec<_> = entries.iter().filter(|kind| !found.contains_key(kind)).cloned().collect();
+        let lens = look_by_listing(self, &rest).await?;
+        found.extend(rest.into_iter().zip(lens).filter_map(|(kind, len)| Some((kind, len?))));
+        Ok(entries.iter().map(|kind| found.get(kind).copied()).collect())
     }
 }
 

@@ -1,10 +1,15 @@
 //! The boundary every store implements.
 
-use std::{fmt, ops::Range, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    ops::Range,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::stream::BoxStream;
+use futures::{TryStreamExt, stream::BoxStream};
 use stash_types::{BlobKey, BlobPrefix};
 
 /// What became of a create-only PUT.
@@ -28,7 +33,7 @@ pub struct Deleted {
 }
 
 /// What a listing found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BlobEntryKind {
     /// An object under a well-formed key.
     Object(BlobKey),
@@ -143,6 +148,44 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     /// Everything below `prefix`, in no order, unpublished uploads included. No entry that existed during
     /// the whole call is left out.
     fn list(&self, prefix: BlobPrefix) -> BoxStream<'_, Result<BlobEntry, BlobError>>;
+
+    /// The lengths in bytes of some entries that listings showed, in the order given; `None` where one is gone. Needs no
+    /// right but to list.
+    ///
+    /// As it stands here it lists their folders, all of them. A store that finds a few among many for less does.
+    async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
+        look_by_listing(self, entries).await
+    }
+}
+
+/// [`BlobStore::look_again`] for any store: lists every folder that holds one of `entries`, once.
+pub async fn look_by_listing(
+    store: &(impl BlobStore + ?Sized),
+    entries: &[BlobEntryKind],
+) -> Result<Vec<Option<u64>>, BlobError> {
+    let mut lens: BTreeMap<&BlobEntryKind, Option<u64>> = entries.iter().map(|kind| (kind, None)).collect();
+    let mut folders: BTreeSet<BlobPrefix> = entries.iter().map(folder).collect();
+    if folders.contains(&BlobPrefix::All) {
+        folders = BTreeSet::from([BlobPrefix::All]);
+    }
+    for folder in folders {
+        let mut listing = store.list(folder);
+        while let Some(entry) = listing.try_next().await? {
+            if let Some(len) = lens.get_mut(&entry.kind) {
+                *len = Some(entry.len);
+            }
+        }
+    }
+    Ok(entries.iter().map(|kind| lens.get(kind).copied().flatten()).collect())
+}
+
+/// The smallest folder to list that shows an entry.
+fn folder(kind: &BlobEntryKind) -> BlobPrefix {
+    let part = match kind {
+        BlobEntryKind::Object(key) | BlobEntryKind::Upload { key, .. } => key.part_key(),
+        BlobEntryKind::Foreign(_) => None,
+    };
+    part.map_or(BlobPrefix::All, |part| BlobPrefix::Incarnation(part.shard, part.name.incarnation))
 }
 
 #[async_trait]
@@ -170,5 +213,8 @@ impl<S: BlobStore + ?Sized> BlobStore for Arc<S> {
     }
     fn list(&self, prefix: BlobPrefix) -> BoxStream<'_, Result<BlobEntry, BlobError>> {
         S::list(self, prefix)
+    }
+    async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
+        S::look_again(self, entries).await
     }
 }

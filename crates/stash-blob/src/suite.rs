@@ -111,6 +111,7 @@ macro_rules! blob_behaviours {
             large_objects_come_back_whole
             a_listing_of_many_objects_leaves_none_out
             unpublished_uploads_are_listed_and_abortable
+            a_second_look_tells_what_is_still_there
         }
     };
 }
@@ -394,12 +395,43 @@ pub async fn unpublished_uploads_are_listed_and_abortable(subject: &Subject) {
     let token = leave(key.clone(), Bytes::from_static(b"half")).await;
     let upload = BlobEntryKind::Upload { key: key.clone(), token: token.clone() };
     let listing = subject.listing(BlobPrefix::Incarnation(shard(1), incarnation(1))).await;
-    assert_eq!(listing.into_iter().map(|entry| entry.kind).collect::<Vec<_>>(), [upload]);
+    assert_eq!(listing.iter().map(|entry| &entry.kind).collect::<Vec<_>>(), [&upload]);
     assert_eq!(subject.store.head(&key).await.expect("a HEAD"), None, "an upload is no object");
     assert_eq!(subject.put(&key, "whole").await, PutOutcome::Created, "an upload takes no key");
+    let other = BlobEntryKind::Upload { key: key.clone(), token: "0-0".to_owned() };
+    let upload = listing.into_iter().next().expect("the upload");
+    let again = || async { subject.store.look_again(&[other.clone(), upload.kind.clone()]).await };
+    assert_eq!(again().await.expect("a second look"), [None, Some(upload.len)]);
     for _ in 0..2 {
         subject.store.abort_upload(&key, &token).await.expect("an abort, and again");
     }
+    assert_eq!(again().await.expect("a third"), [None, None]);
     assert_eq!(subject.bytes(&key).await, "whole", "an abort leaves the object alone");
     subject.delete_all(&[key]).await;
+}
+
+/// Of what listings showed, a second look tells the lengths of what is there and that the rest is gone: in the order asked,
+/// also of an entry that was asked about twice, whatever lies between and beside.
+pub async fn a_second_look_tells_what_is_still_there(subject: &Subject) {
+    let keys: Vec<BlobKey> =
+        (0..40).map(|n| part(1 + n / 20, 1 + n / 10 % 2, n)).chain([BlobKey::stash_json()]).collect();
+    for key in &keys {
+        subject.put(key, "twelve bytes").await;
+    }
+    let (gone, kept): (Vec<_>, Vec<_>) = keys.iter().cloned().enumerate().partition(|(n, _)| n % 3 == 1);
+    let bare = |keys: Vec<(usize, BlobKey)>| keys.into_iter().map(|(_, key)| key).collect::<Vec<_>>();
+    let (gone, kept) = (bare(gone), bare(kept));
+    for deleted in subject.store.delete(&gone).await {
+        deleted.outcome.expect("a delete");
+    }
+    let never = part(7, 7, 7);
+    let backwards = keys.iter().rev().chain([&never, &keys[0], &keys[1]]);
+    let asked: Vec<BlobEntryKind> = backwards.cloned().map(BlobEntryKind::Object).collect();
+    let expected: Vec<Option<u64>> = asked
+        .iter()
+        .map(|kind| matches!(kind, BlobEntryKind::Object(key) if kept.contains(key)).then_some(12))
+        .collect();
+    assert_eq!(subject.store.look_again(&asked).await.expect("a second look"), expected);
+    assert_eq!(subject.store.look_again(&[]).await.expect("a look at nothing"), []);
+    subject.delete_all(&kept).await;
 }

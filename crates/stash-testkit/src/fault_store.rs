@@ -14,7 +14,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream, stream::BoxStream};
-use stash_blob::{BlobEntry, BlobError, BlobStore, Deleted, PutOutcome};
+use stash_blob::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome, look_by_listing};
 use stash_types::{BlobKey, BlobPrefix};
 
 use crate::{Fault, FaultPlan, Gate, Op, Point, gate::GateState};
@@ -274,6 +274,11 @@ impl<S: BlobStore> BlobStore for FaultStore<S> {
             entries.chain(end.flatten())
         };
         stream::once(begin).flatten().boxed()
+    }
+
+    /// By listing, which fails like any other.
+    async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
+        look_by_listing(self, entries).await
     }
 }
 

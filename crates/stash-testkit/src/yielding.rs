@@ -7,7 +7,7 @@ use std::{future::Future, ops::Range, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use stash_blob::{BlobEntry, BlobError, BlobStore, Deleted, PutOutcome};
+use stash_blob::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};
 use stash_catalog::{
     Acknowledged, Cas, Catalog, CatalogError, ChainSlice, CommitRequest, Committed, ConsumerRow, Declared,
     DeletionReason, DeletionRow, Dropped, Expired, HeadRow, HistoryFilter, HistoryRow, IncarnationRow,
@@ -55,6 +55,9 @@ impl<S: BlobStore> BlobStore for YieldingStore<S> {
     }
     fn list(&self, prefix: BlobPrefix) -> BoxStream<'_, Result<BlobEntry, BlobError>> {
         self.0.list(prefix)
+    }
+    async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
+        around(self.0.look_again(entries)).await
     }
 }
 

@@ -172,7 +172,7 @@ impl fmt::Display for BlobKey {
 }
 
 /// A folder of keys to list: everything, a shard, or one incarnation of a shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BlobPrefix {
     /// Everything below the stash's prefix.
     All,

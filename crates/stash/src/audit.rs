@@ -12,13 +12,13 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use stash_blob::BlobEntryKind;
 use stash_catalog::{BatchRow, PartRow};
-use stash_types::{BlobPrefix, Digest, Frontier, PartKey, SinkId, SinkName};
+use stash_types::{BlobKey, BlobPrefix, Digest, Frontier, PartKey, SinkId, SinkName};
 
 use crate::{
     Class, Error, Names, Result, Sink, Stash, Stranger, Tally,
     classify::{ENTRIES_A_CHUNK, Walk},
-    presence::Presence,
 };
 
 /// Batches that are read from the catalog at once.
@@ -189,8 +189,11 @@ impl Accounts {
     /// What was not listed may have been written since, or acknowledged and deleted: only what is still referenced and
     /// still not there is lost.
     async fn look_again(&mut self, sink: &Sink, seq: u64, missing: &[(PartKey, u64)]) -> Result<()> {
-        let there = Presence::of(sink.stash(), &missing.iter().map(|(key, _)| *key).collect()).await?;
-        let absent: Vec<_> = missing.iter().filter(|(key, _)| there.len_of(key).is_none()).collect();
+        let objects: Vec<_> =
+            missing.iter().map(|(key, _)| BlobEntryKind::Object(BlobKey::from(*key))).collect();
+        let lens = sink.stash().store().look_again(&objects).await?;
+        let absent = missing.iter().zip(lens).filter(|(_, len)| len.is_none());
+        let absent: Vec<_> = absent.map(|(missing, _)| missing).collect();
         // SUBTLE: the store is asked first. A part is unlinked before it is deleted, so one that is still referenced
         // after it was found absent was not deleted by Stash.
         let keys: Vec<PartKey> = absent.iter().map(|(key, _)| *key).collect();

@@ -27,7 +27,7 @@ use stash_types::{
 
 #[cfg(feature = "faults")]
 use crate::rules;
-use crate::{Result, Stash, presence::Presence};
+use crate::{Result, Stash};
 
 /// Entries that are judged at once, and keys that the catalog is asked about at once.
 pub(crate) const ENTRIES_A_CHUNK: usize = 1000;
@@ -356,18 +356,14 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The second look, by the folders of the incarnations: needs no more than the permission to list.
+/// The second look; like the first it needs no more than the permission to list.
 async fn look_again(stash: &Stash, judged: &mut [Judged]) -> Result<()> {
-    let doubtful = judged.iter().filter(|one| one.class.is_unowned()).filter_map(|one| one.part).collect();
-    let there = Presence::of(stash, &doubtful).await?;
-    for one in judged {
-        let Some(part) = one.part else { continue };
-        let gone = match (&one.entry.kind, one.class) {
-            (BlobEntryKind::Upload { token, .. }, Class::LeftOver(_)) => !there.has_upload(part, token),
-            (_, Class::Garbage(_)) => there.len_of(&part).is_none(),
-            _ => false,
-        };
-        if gone {
+    let unowned = |one: &&mut Judged| one.class.is_unowned();
+    let doubtful: Vec<BlobEntryKind> =
+        judged.iter_mut().filter(unowned).map(|one| one.entry.kind.clone()).collect();
+    let lens = stash.store().look_again(&doubtful).await?;
+    for (one, len) in judged.iter_mut().filter(unowned).zip(lens) {
+        if len.is_none() {
             one.class = Class::Gone;
         }
     }

@@ -46,7 +46,6 @@ mod location;
 mod metered;
 mod open;
 mod plan;
-mod presence;
 mod rules;
 mod salvage;
 mod sink;

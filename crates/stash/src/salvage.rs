@@ -436,4 +436,10 @@ impl BlobStore for LookOnly {
     fn list(&self, prefix: BlobPrefix) -> BoxStream<'_, std::result::Result<BlobEntry, BlobError>> {
         self.0.list(prefix)
     }
+    async fn look_again(
+        &self,
+        entries: &[BlobEntryKind],
+    ) -> std::result::Result<Vec<Option<u64>>, BlobError> {
+        self.0.look_again(entries).await
+    }
 }

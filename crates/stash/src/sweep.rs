@@ -11,7 +11,10 @@
 //! - What is queued has a row of history each, as anything that is queued.
 //! - Foreign things are reported, never deleted: no plan has a word for them.
 
-use std::io::{BufRead, Write};
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, Write},
+};
 
 use serde::Serialize;
 use stash_blob::{BlobEntryKind, BlobError};
@@ -25,8 +28,10 @@ use crate::{
     Class, Error, Names, PlanError, PlanHeader, PlanReader, PlanTotals, PlanWriter, Planned, Result, Sink,
     Stash, Stranger, Tally,
     classify::{ENTRIES_A_CHUNK, Judged, KnownSink, Walk, class_of, known_sinks},
-    presence::Presence,
 };
+
+/// Lengths of objects that are there.
+type Lens = BTreeMap<PartKey, u64>;
 
 /// What a sweep found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -304,7 +309,7 @@ impl<'a> Applying<'a> {
                 false => class_of((state, &sink)),
             })
             .collect();
-        let there = self.presence(&planned, &classes).await?;
+        let there = self.lens(&planned, &classes).await?;
         let mut garbage = Vec::new();
         for (one, class) in planned.iter().zip(classes) {
             let now = match &one.token {
@@ -328,7 +333,7 @@ impl<'a> Applying<'a> {
     }
 
     /// Of an old plan, which of its objects that are garbage are still there.
-    async fn presence(&self, planned: &[Planned], classes: &[Class]) -> Result<Option<Presence>> {
+    async fn lens(&self, planned: &[Planned], classes: &[Class]) -> Result<Option<Lens>> {
         if !self.old {
             return Ok(None);
         }
@@ -336,7 +341,10 @@ impl<'a> Applying<'a> {
             .iter()
             .zip(classes)
             .filter(|(one, class)| one.token.is_none() && matches!(class, Class::Garbage(_)));
-        Ok(Some(Presence::of(self.stash, &garbage.map(|(one, _)| one.key).collect()).await?))
+        let keys: Vec<PartKey> = garbage.map(|(one, _)| one.key).collect();
+        let objects: Vec<_> = keys.iter().map(|key| BlobEntryKind::Object(BlobKey::from(*key))).collect();
+        let lens = self.stash.store().look_again(&objects).await?;
+        Ok(Some(keys.into_iter().zip(lens).filter_map(|(key, len)| Some((key, len?))).collect()))
     }
 
     /// SUBTLE: the catalog judges each key once more under the head row, and passes over what is not garbage or is queued.
@@ -374,12 +382,12 @@ impl<'a> Applying<'a> {
 }
 
 /// An object of a plan by its class now, and by what the store shows of it where the plan is old.
-fn object(one: &Planned, class: Class, there: Option<&Presence>) -> Now {
+fn object(one: &Planned, class: Class, there: Option<&Lens>) -> Now {
     match (class, there) {
         (Class::Garbage(_), None) => Now::Garbage,
-        (Class::Garbage(_), Some(there)) => match there.len_of(&one.key) {
+        (Class::Garbage(_), Some(there)) => match there.get(&one.key) {
             None => Now::Done,
-            Some(len) if len != one.bytes => Now::Kept(Kept::OtherLength),
+            Some(len) if *len != one.bytes => Now::Kept(Kept::OtherLength),
             Some(_) => Now::Garbage,
         },
         (Class::Queued(_), _) => Now::Done,

@@ -17,9 +17,9 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use rustix::process::Signal;
 use stash::{
-    BatchConfig, BlobEntry, BlobError, BlobKey, BlobPrefix, BlobStore, Chain, Deleted, ErrorKind, Frontier,
-    Incarnation, Launch, Mint, Minted, Opened, Outcome, OwnedParts, PutOutcome, Resolved, ShareMessage, Sink,
-    Stash, StashConfig,
+    BatchConfig, BlobEntry, BlobEntryKind, BlobError, BlobKey, BlobPrefix, BlobStore, Chain, Deleted,
+    ErrorKind, Frontier, Incarnation, Launch, Mint, Minted, Opened, Outcome, OwnedParts, PutOutcome,
+    Resolved, ShareMessage, Sink, Stash, StashConfig,
 };
 use tokio::{
     io::AsyncReadExt,
@@ -318,5 +318,9 @@ impl BlobStore for Stalling {
 
     fn list(&self, prefix: BlobPrefix) -> BoxStream<'_, Result<BlobEntry, BlobError>> {
         self.inner.list(prefix)
+    }
+
+    async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
+        self.inner.look_again(entries).await
     }
 }

@@ -48,7 +48,7 @@ use self::{
     folder::{Chain, Root, TRIES_MAX},
     walk::Walk,
 };
-use crate::{BlobEntry, BlobError, BlobStore, Deleted, PutOutcome};
+use crate::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome, store::look_by_listing};
 
 /// Durable files below one folder of a local disk; see the module for what that promises.
 #[derive(Clone)]
@@ -219,6 +219,16 @@ impl BlobStore for LocalStore {
         });
         // Who reads in chunks asks once more at the end.
         batches.flat_map(|batch: Vec<_>| stream::iter(batch)).fuse().boxed()
+    }
+
+    async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
+        let is_ours = |kind: &BlobEntryKind| !matches!(kind, BlobEntryKind::Foreign(_));
+        if !entries.iter().all(is_ours) {
+            return look_by_listing(self, entries).await;
+        }
+        let owned = entries.to_vec();
+        let lens = self.blocking(move |files| owned.iter().map(|kind| files.len_of(kind)).collect()).await;
+        lens.unwrap_or_else(|| Err(stopped_reading("look again", &self.location())))
     }
 }
 
@@ -399,8 +409,30 @@ impl Files {
     }
 
     fn head(&self, key: &BlobKey) -> Result<Option<u64>, BlobError> {
-        let fail = |failure: Failure| failure.determinate("head", key.as_str());
         let (folder, file) = split(key);
+        self.stat("head", folder, file)
+    }
+
+    /// The length of an object or upload that a listing showed.
+    fn len_of(&self, kind: &BlobEntryKind) -> Result<Option<u64>, BlobError> {
+        let op = "look again";
+        match kind {
+            BlobEntryKind::Object(key) => {
+                let (folder, file) = split(key);
+                self.stat(op, folder, file)
+            }
+            BlobEntryKind::Upload { key, token } if temp::is_token(token) => {
+                let (folder, file) = split(key);
+                self.stat(op, folder, &temp::temp_name(file, token))
+            }
+            // No listing of this store shows such an upload, and what is foreign has no path of ours.
+            BlobEntryKind::Upload { .. } | BlobEntryKind::Foreign(_) => Ok(None),
+        }
+    }
+
+    /// The length of a regular file, if there is one.
+    fn stat(&self, op: &'static str, folder: &str, file: &str) -> Result<Option<u64>, BlobError> {
+        let fail = |failure: Failure| failure.determinate(op, &format!("{folder}/{file}"));
         let chain = self.root.descend(folder).map_err(fail)?;
         if !chain.whole {
             return Ok(None);

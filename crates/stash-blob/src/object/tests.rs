@@ -1,5 +1,7 @@
 //! The suite over memory, and a store that answers as real ones do on their bad days.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use object_store::{
     CopyOptions, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, PutMultipartOptions, PutResult,
 };
@@ -22,7 +24,7 @@ mod below_a_prefix {
     });
 }
 
-/// What the store below answers.
+/// What the store beneath answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bad {
     Generic,
@@ -34,12 +36,18 @@ enum Bad {
     OneOfMany,
     /// One answer for all keys.
     OneForAll,
+    /// Listings that are to begin somewhere come in reverse.
+    Backwards,
+    /// Nothing is wrong.
+    Good,
 }
 
 #[derive(Debug)]
 struct BadDay {
     inner: InMemory,
     bad: Bad,
+    /// Entries that were listed.
+    listed: Arc<AtomicUsize>,
 }
 
 impl fmt::Display for BadDay {
@@ -55,7 +63,9 @@ impl BadDay {
             Bad::Generic => Some(Error::Generic { store: "bad", source }),
             Bad::Denied => Some(Error::PermissionDenied { path, source }),
             Bad::Conflict => Some(Error::AlreadyExists { path, source }),
-            Bad::ShortBody | Bad::LongBody | Bad::OneOfMany | Bad::OneForAll => None,
+            Bad::ShortBody | Bad::LongBody | Bad::OneOfMany | Bad::OneForAll | Bad::Backwards | Bad::Good => {
+                None
+            }
         }
     }
 }
@@ -109,7 +119,30 @@ impl ObjectStore for BadDay {
         stream::once(answers).flatten().boxed()
     }
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Answer<ObjectMeta>> {
-        self.inner.list(prefix)
+        let listed = Arc::clone(&self.listed);
+        let count = move |_: &Answer<ObjectMeta>| {
+            listed.fetch_add(1, Ordering::Relaxed);
+        };
+        self.inner.list(prefix).inspect(count).boxed()
+    }
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Answer<ObjectMeta>> {
+        let (listed, backwards) = (Arc::clone(&self.listed), self.bad == Bad::Backwards);
+        let entries = self.inner.list_with_offset(prefix, offset);
+        let entries = async move {
+            let mut entries: Vec<_> = entries.collect().await;
+            if backwards {
+                entries.reverse();
+            }
+            stream::iter(entries)
+        };
+        let count = move |_: &Answer<ObjectMeta>| {
+            listed.fetch_add(1, Ordering::Relaxed);
+        };
+        stream::once(entries).flatten().inspect(count).boxed()
     }
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Answer<ListResult> {
         self.inner.list_with_delimiter(prefix).await
@@ -122,7 +155,7 @@ impl ObjectStore for BadDay {
 async fn on_a(bad: Bad) -> ObjectBlobs {
     let inner = InMemory::new();
     inner.put(&Path::from("there"), "0123456789".into()).await.expect("a PUT");
-    ObjectBlobs::new(Arc::new(BadDay { inner, bad }), Path::default(), "bad day")
+    ObjectBlobs::new(Arc::new(BadDay { inner, bad, listed: Arc::default() }), Path::default(), "bad day")
 }
 
 fn key(text: &str) -> BlobKey {
@@ -185,4 +218,34 @@ async fn an_object_that_is_no_key_is_foreign() {
     let blobs = ObjectBlobs::new(store, Path::from("p"), "memory");
     let listing: Vec<_> = blobs.list(BlobPrefix::All).try_collect().await.expect("a listing");
     assert_eq!(listing, [BlobEntry { kind: BlobEntryKind::Foreign("not a key".into()), len: 1 }]);
+}
+
+/// What a second look at 3 of 3,000 parts in one folder found, and how many entries were listed for it.
+async fn second_look(bad: Bad) -> (Vec<Option<u64>>, usize) {
+    let (inner, listed) = (InMemory::new(), Arc::<AtomicUsize>::default());
+    let name = |n: usize| {
+        let (shard, incarnation) =
+            ("s00000000-0000-5000-8000-000000000001", "i00000000-0000-7000-8000-000000000001");
+        format!("{shard}/{incarnation}/{:016x}-{:016x}-0-{n}.parquet", 1, 2)
+    };
+    for n in 0..3000 {
+        inner.put(&Path::from(name(n)), "0123456789".into()).await.expect("a PUT");
+    }
+    let store = Arc::new(BadDay { inner, bad, listed: Arc::clone(&listed) });
+    let store = ObjectBlobs::new(store, Path::default(), "bad day");
+    let asked = [1500, 1502, 1501].map(|n| BlobEntryKind::Object(key(&name(n))));
+    let lens = store.look_again(&asked).await.expect("a second look");
+    (lens, listed.load(Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn a_second_look_lists_what_it_looks_for_and_not_the_folder() {
+    let (lens, listed) = second_look(Bad::Good).await;
+    assert_eq!(lens, [Some(10); 3]);
+    assert!(listed < 20, "{listed} entries were listed for three");
+}
+
+#[tokio::test]
+async fn a_second_look_does_not_believe_in_an_order_that_is_not_there() {
+    assert_eq!(second_look(Bad::Backwards).await.0, [Some(10); 3]);
 }

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream::BoxStream};
 use stash_batch::{BlobOp, BlobOutcome, Meters, SinkMeters};
-use stash_blob::{BlobEntry, BlobError, BlobStore, Deleted, PutOutcome};
+use stash_blob::{BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, PutOutcome};
 use stash_types::{BlobKey, BlobPrefix};
 
 /// Entries that stores list with one request.
@@ -117,6 +117,21 @@ impl BlobStore for MeteredStore {
             }
         })
         .boxed()
+    }
+
+    async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
+        let begun = Instant::now();
+        let answer = self.inner.look_again(entries).await;
+        let key = entries.iter().find_map(|kind| match kind {
+            BlobEntryKind::Object(key) | BlobEntryKind::Upload { key, .. } => Some(key),
+            BlobEntryKind::Foreign(_) => None,
+        });
+        // About: a store may need fewer, or more.
+        let pages = u64::try_from(entries.len()).unwrap_or(u64::MAX).div_ceil(ENTRIES_A_PAGE);
+        if let Some(key) = key {
+            self.meters.of_key(key).request(BlobOp::List, outcome(&answer), pages, begun.elapsed());
+        }
+        answer
     }
 }
 
