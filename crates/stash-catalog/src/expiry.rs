@@ -93,6 +93,10 @@ mod tests {
         assert_eq!((here.len(), away.len()), (2, 0));
         let may = may_go(&[consumer("b", 9, 0), consumer("c", 7, 0)], &[consumer("a", 3, 0)]);
         assert_eq!(may, MayGo::Below(Frontier::at(7)));
+        for acked in [7, 9] {
+            let may = may_go(&[consumer("b", 7, 0)], &[consumer("a", acked, 0)]);
+            assert_eq!(may, MayGo::Nothing, "an absent one at {acked} holds nothing back");
+        }
         assert_eq!(may_go(&[], &[]), MayGo::Outlived);
     }
 }

@@ -21,6 +21,7 @@ pub(super) async fn an_accepted_batch_reads_as_it_was_written(setup: Setup) {
     let a = world.open("a").await.id;
     let request = world.accepting(a, span(0, 5), &[1, 2, 7]).await;
     let committed = world.done(request.clone()).await;
+    assert_eq!(committed.fence, request.expected_fence, "the upper moves, so nobody need be fenced");
     let Resolution::Accept { batch, .. } = request.resolution else { unreachable!("it accepts") };
     let slice = setup.other.chain(world.sink, Frontier::MIN, 10).await.expect("a chain");
     let [row] = slice.batches.as_slice() else { panic!("one batch, not {:?}", slice.batches) };
@@ -146,6 +147,13 @@ pub(super) async fn a_drop_that_landed_unseen_lets_the_next_try_look_again(setup
     assert_eq!(answer, Cas::Conflict(world.catalog().head(world.sink).await.expect("a head")));
     let view = setup.other.view(world.sink, b).await.expect("a view");
     assert_eq!(view.incarnation.resolved, at(5));
+    // Whatever was decided: the head is shown as it stands, not as it would have been.
+    let decided_again = [world.accepting(b, span(0, 7), &[1]).await, world.poisoning(b, span(5, 7)).await];
+    world.done(world.request(b, span(5, 7), Resolution::Drop { unlink: vec![] }).await).await;
+    for request in decided_again {
+        let answer = setup.other.commit(request).await.expect("answered");
+        assert_eq!(answer, Cas::Conflict(world.catalog().head(world.sink).await.expect("a head")));
+    }
 }
 
 pub(super) async fn a_closed_incarnation_commits_nothing(setup: Setup) {
