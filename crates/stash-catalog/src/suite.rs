@@ -143,6 +143,7 @@ cases! { ($)
         a_consumer_starts_where_it_asks,
         a_newer_session_fences_the_older,
         only_batch_uppers_are_acknowledged,
+        within_a_batch_nothing_is_acknowledged_wherever_its_updates_lie,
         anywhere_in_a_proven_empty_stretch_is_acknowledged,
         the_slowest_consumer_holds,
         a_batch_whose_extent_grew_leaves_an_empty_rest,

@@ -4,7 +4,7 @@ use stash_types::{ConsumerName, SessionId};
 
 use super::Setup;
 use super::world::{World, at, span};
-use crate::rows::{DeletionReason, StartAt};
+use crate::rows::{DeletionReason, Resolution, StartAt};
 use crate::{CatalogError, Misuse};
 
 /// A world with batches `[0, 5)`, `[5, 6)`, `[6, 9)` of one part each.
@@ -59,6 +59,26 @@ pub(super) async fn only_batch_uppers_are_acknowledged(setup: Setup) {
     }
     assert_eq!(acked(&world, "c").await, Some(at(5)));
     world.acknowledge("c", session, 9).await.expect("acknowledged past a batch at once");
+}
+
+pub(super) async fn within_a_batch_nothing_is_acknowledged_wherever_its_updates_lie(setup: Setup) {
+    let world = World::new(&setup).await;
+    let a = world.open("a").await.id;
+    let (_, session) = world.register("c", StartAt::Beginning).await.expect("registered");
+    for (lower, has_parts) in [(0, true), (5, false)] {
+        let mut request = world.accepting(a, span(lower, lower + 5), &[lower]).await;
+        let Resolution::Accept { batch, .. } = &mut request.resolution else { unreachable!("it accepts") };
+        if has_parts {
+            batch.inline.clear();
+        } else {
+            batch.parts.clear();
+        }
+        world.done(request).await;
+        let within = world.acknowledge("c", session, lower + 3).await;
+        let refused = matches!(within, Err(CatalogError::InvalidUsage(Misuse::NotABatchUpper { .. })));
+        assert!(refused, "has parts: {has_parts}: {within:?}");
+    }
+    world.acknowledge("c", session, 10).await.expect("acknowledged");
 }
 
 pub(super) async fn anywhere_in_a_proven_empty_stretch_is_acknowledged(setup: Setup) {
