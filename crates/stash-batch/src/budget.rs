@@ -325,6 +325,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn kinds_of_traffic_are_called_as_the_labels_that_dashboards_ask_for() {
+        assert_eq!([Traffic::Write, Traffic::Read].map(Traffic::word), ["write", "read"]);
+    }
+
+    #[test]
     fn each_kind_keeps_its_guaranteed_share() {
         let budget = Budget::new(80);
         let write = budget.try_reserve(Traffic::Write, 50).expect("all but the readers' share");
@@ -355,6 +360,8 @@ mod tests {
     async fn what_can_never_fit_is_refused_by_name() {
         let error = Budget::new(80).reserve(Traffic::Read, 51).await.expect_err("too large");
         assert!(matches!(error, BatchError::OverBudget { wanted: 51, largest: 50 }), "{error}");
+        let whole = Budget::new(80).reserve(Traffic::Read, 50).await.expect("the largest there is");
+        assert_eq!(whole.bytes(), 50);
     }
 
     #[test]
@@ -364,7 +371,9 @@ mod tests {
         first.absorb(budget.try_reserve(Traffic::Write, 20).expect("free"));
         assert_eq!((first.bytes(), budget.usage().write), (30, 30));
         first.shrink_to(5);
-        assert_eq!(budget.usage().write, 5);
+        assert_eq!((first.bytes(), budget.usage().write), (5, 5));
+        first.shrink_to(20);
+        assert_eq!((first.bytes(), budget.usage().write), (5, 5), "nothing is beyond it");
         drop(first);
         assert_eq!(budget.usage().write, 0);
     }

@@ -393,13 +393,8 @@ impl IncarnationWriter {
     /// Bytes in memory at which an open batch is written while it grows: what becomes one full part, judged by
     /// the parts that were written so far, and little enough that others fill while it is written.
     pub(crate) fn flush_bytes(&self) -> u64 {
-        let config = self.process.config();
-        let (encoded, unencoded) =
-            (self.encoded.load(Ordering::Relaxed).max(1), self.unencoded.load(Ordering::Relaxed));
-        let full = u128::from(config.part_bytes) * u128::from(unencoded) / u128::from(encoded) * 15 / 16;
-        let full = u64::try_from(full).unwrap_or(u64::MAX);
-        let affordable = self.process.budget().largest(Traffic::Write) / HELD_FACTOR / 3;
-        full.max(config.part_bytes).min(affordable)
+        let written = (self.encoded.load(Ordering::Relaxed), self.unencoded.load(Ordering::Relaxed));
+        flush_bytes(self.process.config().part_bytes, written, self.process.budget().largest(Traffic::Write))
     }
 
     pub(crate) fn next_run(&self) -> u32 {
@@ -445,5 +440,110 @@ impl IncarnationWriter {
         shared.puts.fetch_add(1, Ordering::Relaxed);
         shared.put_bytes.fetch_add(part.len, Ordering::Relaxed);
         Ok(owned)
+    }
+}
+
+/// [`IncarnationWriter::flush_bytes`] by the bytes of a full part, the bytes that were written so far, encoded and not,
+/// and the largest reservation there is.
+fn flush_bytes(part_bytes: u64, (encoded, unencoded): (u64, u64), largest: u64) -> u64 {
+    let full = u128::from(part_bytes) * u128::from(unencoded) / u128::from(encoded.max(1));
+    let full = full.saturating_mul(15) / 16;
+    let full = u64::try_from(full).unwrap_or(u64::MAX);
+    full.max(part_bytes).min(largest / HELD_FACTOR / 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::{DataType, Field, Schema};
+    use stash_catalog::testing::SeededIds;
+    use stash_types::{CatalogId, Digest, IdSource, SchemaFingerprint, WorkerIndex};
+
+    use super::*;
+
+    #[test]
+    fn a_batch_is_flushed_at_a_full_part_as_far_as_memory_goes() {
+        assert_eq!(flush_bytes(1600, (0, 0), 1 << 40), 1600, "nothing is known of what encoding saves");
+        assert_eq!(flush_bytes(1600, (100, 400), 1 << 40), 6000, "a quarter is left, and some room");
+        assert_eq!(flush_bytes(1600, (100, 50), 1 << 40), 1600, "encoding made it larger");
+        assert_eq!(flush_bytes(1600, (100, 400), 6600), 1100, "a third of what may be held encoded too");
+        assert_eq!(flush_bytes(u64::MAX, (1, u64::MAX), u64::MAX), u64::MAX / 6, "no overflow");
+    }
+
+    fn incarnation() -> IncarnationSpec {
+        let ids = SeededIds::new(1);
+        let sink = SinkId::from_uuid(ids.random());
+        let schema = Schema::new(vec![Field::new("k", DataType::Int64, false)]);
+        let one = NonZeroU32::new(1).expect("one");
+        IncarnationSpec {
+            sink,
+            shard: ShardId::derive(CatalogId::from_uuid(ids.random()), sink),
+            schema: RowSchema::new(Arc::new(schema)).expect("a schema"),
+            up_to: Frontier::EMPTY,
+            incarnation: IncarnationId::from_uuid(ids.ordered()),
+            process: 0,
+            workers: one,
+            local_workers: one,
+        }
+    }
+
+    fn part(n: u64) -> PartDescriptor {
+        let digest = Digest::of(b"");
+        let (update_count, diff_sum, min_time, max_time, uncompressed_bytes) = (5, 5, 3, 8, 100);
+        PartDescriptor {
+            process: 0,
+            n,
+            group: 0,
+            run: 0,
+            ordinal: 0,
+            len: 70,
+            tail_len: 70,
+            tail_digest: digest,
+            digest,
+            facts: RunFacts { update_count, diff_sum, min_time, max_time, uncompressed_bytes },
+            piece_bytes: 100,
+            schema: SchemaFingerprint(digest),
+        }
+    }
+
+    #[test]
+    fn a_share_that_cannot_have_been_written_for_its_description_is_refused() {
+        let spec = incarnation();
+        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let message = |parts: Vec<PartDescriptor>| ShareMessage {
+            sink: spec.sink,
+            incarnation: spec.incarnation,
+            description,
+            floor: Frontier::at(3),
+            worker: WorkerIndex(0),
+            share: Share::Stashed(parts),
+            poisoned: None,
+        };
+        let with = |change: fn(&mut PartDescriptor)| {
+            let mut second = part(2);
+            change(&mut second);
+            check_share(&spec, &message(vec![part(1), second]))
+        };
+        with(|_| {}).expect("its earliest and latest time are the description's");
+        with(|part| part.facts.max_time = 3).expect("all at one time");
+        for (what, refused) in [
+            ("a part twice", with(|part| part.n = 1)),
+            ("a tail longer than the object", with(|part| part.tail_len = 71)),
+            ("no update", with(|part| part.facts.update_count = 0)),
+            ("times the wrong way round", with(|part| (part.facts.min_time, part.facts.max_time) = (8, 3))),
+            ("a time before the lower", with(|part| part.facts.min_time = 2)),
+            ("a time at the upper", with(|part| part.facts.max_time = 9)),
+        ] {
+            assert!(matches!(refused, Err(BatchError::InvalidUsage { .. })), "{what}: {refused:?}");
+        }
+        // Numbers are of a process: two of them may have used the same.
+        with(|part| (part.process, part.n) = (1, 1)).expect("parts of two processes");
+        let ids = SeededIds::new(2);
+        for elsewhere in [
+            ShareMessage { sink: SinkId::from_uuid(ids.random()), ..message(vec![]) },
+            ShareMessage { incarnation: IncarnationId::from_uuid(ids.ordered()), ..message(vec![]) },
+        ] {
+            let refused = check_share(&spec, &elsewhere);
+            assert!(matches!(refused, Err(BatchError::InvalidUsage { .. })), "{refused:?}");
+        }
     }
 }
