@@ -178,4 +178,23 @@ pub(super) async fn the_revision_rises_with_every_write(setup: Setup) {
     assert_eq!(setup.other.revision().await.expect("a revision"), last + 3);
     let head = setup.other.head(world.sink).await.expect("a head");
     assert_eq!(head.revision, last + 3, "the head says which revision wrote it");
+
+    // The queue too; and what changes nothing wakes nobody.
+    let revision = || async { setup.other.revision().await.expect("a revision") };
+    let key = world.key(a, span(0, 5), 2);
+    last = revision().await;
+    for (queued, written) in [(1, 1), (0, 0)] {
+        let done = setup.catalog.enqueue(world.sink, &[key], DeletionReason::Surrendered).await;
+        assert_eq!(done.expect("queued"), queued);
+        last += written;
+        assert_eq!(revision().await, last);
+    }
+    setup.catalog.defer(&[key]).await.expect("deferred");
+    assert_eq!(revision().await, last + 1);
+    setup.catalog.dequeue(&[key]).await.expect("dequeued");
+    assert_eq!(revision().await, last + 2);
+    let head = setup.other.head(world.sink).await.expect("a head");
+    assert_eq!(head.revision, last + 2, "the sink's own, too");
+    setup.catalog.dequeue(&[key]).await.expect("nothing is there");
+    assert_eq!(revision().await, last + 2);
 }
