@@ -79,15 +79,20 @@ async fn looking_needs_no_lock_that_a_writer_holds() {
     assert!(catalog.sinks(true).await.expect("read beside the writer").is_empty());
 }
 
-/// A catalog of one sink with one batch of one part, closed again.
-async fn written(path: &Path) -> World {
+/// A catalog of one sink.
+async fn declared(path: &Path) -> World {
     let clock = Arc::new(ManualClock::at(1_000_000));
     let catalog: Arc<dyn Catalog> = Arc::new(open_at(path, &clock, 1).await.expect("opened"));
     let setup = Setup { other: Arc::clone(&catalog), catalog, clock, ids: Arc::new(SeededIds::new(3)) };
-    let world = World::new(&setup).await;
+    World::new(&setup).await
+}
+
+/// A catalog of one sink with one batch of one part, closed again.
+async fn written(path: &Path) -> World {
+    let world = declared(path).await;
     let a = world.open("a").await.id;
     world.accept(a, crate::suite::span(0, 5), &[1]).await;
-    setup.catalog.close().await;
+    world.setup.catalog.close().await;
     world
 }
 
@@ -344,5 +349,32 @@ async fn the_row_of_a_released_batch_stays_until_its_last_key_is_gone() {
     let due = world.catalog().deletions_due(9).await.expect("due");
     world.catalog().dequeue(&[due[0].key]).await.expect("dequeued");
     assert_eq!(rows().await, 0);
+    world.setup.catalog.close().await;
+}
+
+#[tokio::test]
+async fn the_row_of_a_released_batch_goes_with_the_last_of_its_keys() {
+    let (_folder, path) = new_folder();
+    let world = declared(&path).await;
+    let (a, offered) = (world.open("a").await.id, crate::suite::span(0, 5));
+    world.accept(a, offered, &[1, 2]).await;
+    let (_, session) = world.register("c", crate::StartAt::Beginning).await.expect("registered");
+    world.acknowledge("c", session, 5).await.expect("acknowledged");
+    let rows = async || {
+        let mut connection = raw(&path).await;
+        let sql = "SELECT count(*) FROM batches WHERE sink = $1";
+        let count: i64 = sqlx::query_scalar(sql)
+            .bind(world.sink.to_string())
+            .fetch_one(&mut connection)
+            .await
+            .expect("counted");
+        connection.close().await.expect("closed");
+        count
+    };
+    for (n, left) in [(1, 1), (2, 0)] {
+        assert_eq!(rows().await, 1, "a key is left");
+        world.setup.catalog.dequeue(&[world.key(a, offered, n)]).await.expect("dequeued");
+        assert_eq!(rows().await, left);
+    }
     world.setup.catalog.close().await;
 }
