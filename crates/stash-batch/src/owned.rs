@@ -128,3 +128,68 @@ impl Drop for OwnedParts {
         }
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+pub(crate) mod tests {
+    use stash_catalog::testing::SeededIds;
+    use stash_types::{CatalogId, Digest, Frontier, IdSource, RunFacts, SchemaFingerprint};
+
+    use super::*;
+
+    /// A part of 70 bytes with 5 updates at times 3 to 8.
+    pub(crate) fn part(n: u64) -> PartDescriptor {
+        let digest = Digest::of(b"");
+        let (update_count, diff_sum, min_time, max_time, uncompressed_bytes) = (5, 5, 3, 8, 100);
+        PartDescriptor {
+            process: 0,
+            n,
+            group: 0,
+            run: 0,
+            ordinal: 0,
+            len: 70,
+            tail_len: 70,
+            tail_digest: digest,
+            digest,
+            facts: RunFacts { update_count, diff_sum, min_time, max_time, uncompressed_bytes },
+            piece_bytes: 100,
+            schema: SchemaFingerprint(digest),
+        }
+    }
+
+    #[test]
+    fn a_handle_tells_what_it_owns_and_who_ends_with_it() {
+        let ids = SeededIds::new(1);
+        let ledger = Arc::new(Ledger::default());
+        let sink = SinkId::from_uuid(ids.random());
+        let shard = ShardId::derive(CatalogId::from_uuid(ids.random()), sink);
+        let incarnation = IncarnationId::from_uuid(ids.ordered());
+        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let owning =
+            |parts| OwnedParts::new(Arc::clone(&ledger), sink, shard, incarnation, description, parts);
+        let key = |n| PartName { incarnation, description, process: 0, n }.under(shard);
+        let given_up = || ledger.given_up().remove(&sink).unwrap_or_default();
+
+        let mut owned = owning(vec![part(1), part(2)]);
+        owned.absorb(owning(vec![part(3)]));
+        assert_eq!((owned.len(), owned.bytes(), owned.is_empty()), (3, 210, false));
+        assert_eq!(owned.parts(), [part(1), part(2), part(3)]);
+        assert_eq!(owned.keys().collect::<Vec<_>>(), [key(1), key(2), key(3)]);
+        let named = owned.named_parts();
+        assert_eq!(
+            named.iter().map(|row| row.name.under(shard)).collect::<Vec<_>>(),
+            [key(1), key(2), key(3)]
+        );
+        assert_eq!((ledger.len(), given_up()), (3, vec![]), "what was taken in is owned still");
+
+        let (first, rest) = owned.split(|part| part.n == 1);
+        assert_eq!((first.len(), rest.len(), given_up()), (1, 2, vec![]));
+        first.settle();
+        assert_eq!((ledger.len(), given_up()), (2, vec![]), "somebody else has it for certain");
+        let (second, third) = rest.split(|part| part.n == 2);
+        assert_eq!(second.disarm(), [part(2)]);
+        assert_eq!(given_up(), [key(2)], "the catalog is asked of what is on its way");
+        third.discard();
+        assert_eq!(given_up(), [key(2), key(3)]);
+        assert!(owning(vec![]).is_empty());
+    }
+}

@@ -452,13 +452,14 @@ fn flush_bytes(part_bytes: u64, (encoded, unencoded): (u64, u64), largest: u64) 
     full.max(part_bytes).min(largest / HELD_FACTOR / 3)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use arrow::datatypes::{DataType, Field, Schema};
     use stash_catalog::testing::SeededIds;
-    use stash_types::{CatalogId, Digest, IdSource, SchemaFingerprint, WorkerIndex};
+    use stash_types::{CatalogId, IdSource, WorkerIndex};
 
     use super::*;
+    use crate::owned::tests::part;
 
     #[test]
     fn a_batch_is_flushed_at_a_full_part_as_far_as_memory_goes() {
@@ -483,25 +484,6 @@ mod tests {
             process: 0,
             workers: one,
             local_workers: one,
-        }
-    }
-
-    fn part(n: u64) -> PartDescriptor {
-        let digest = Digest::of(b"");
-        let (update_count, diff_sum, min_time, max_time, uncompressed_bytes) = (5, 5, 3, 8, 100);
-        PartDescriptor {
-            process: 0,
-            n,
-            group: 0,
-            run: 0,
-            ordinal: 0,
-            len: 70,
-            tail_len: 70,
-            tail_digest: digest,
-            digest,
-            facts: RunFacts { update_count, diff_sum, min_time, max_time, uncompressed_bytes },
-            piece_bytes: 100,
-            schema: SchemaFingerprint(digest),
         }
     }
 
