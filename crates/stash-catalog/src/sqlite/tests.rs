@@ -378,3 +378,30 @@ async fn the_row_of_a_released_batch_goes_with_the_last_of_its_keys() {
     }
     world.setup.catalog.close().await;
 }
+
+#[tokio::test]
+async fn an_insert_that_fails_is_not_taken_for_one_that_was_made_before() {
+    let (_folder, path) = new_folder();
+    let world = declared(&path).await;
+    let a = world.open("a").await.id;
+    for (table, sql) in [
+        ("batches", "CREATE TRIGGER b BEFORE INSERT ON batches BEGIN SELECT RAISE(ABORT, 'no room'); END"),
+        (
+            "parts",
+            "DROP TRIGGER b; CREATE TRIGGER p BEFORE INSERT ON parts BEGIN SELECT RAISE(ABORT, 'no room'); END",
+        ),
+    ] {
+        execute(&path, sql).await;
+        match world.setup.catalog.commit(world.accepting(a, crate::suite::span(0, 5), &[1]).await).await {
+            Err(CatalogError::InvalidUsage(misuse)) => panic!("{table}: the caller is blamed: {misuse}"),
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                assert!(cause.is_some_and(|cause| cause.contains("no room")), "{table}: {error}");
+            }
+            Ok(done) => panic!("{table}: {done:?}"),
+        }
+    }
+    execute(&path, "DROP TRIGGER p").await;
+    world.accept(a, crate::suite::span(0, 5), &[1]).await;
+    world.setup.catalog.close().await;
+}
