@@ -292,6 +292,11 @@ pub(super) async fn a_chain_that_ended_accepts_nothing_but_drops(setup: Setup) {
     world.done(last).await;
     let head = setup.other.head(world.sink).await.expect("a head");
     assert_eq!((head.upper, &head.status), (Frontier::EMPTY, &HeadStatus::Complete));
+    let last = async || {
+        let rows = setup.other.history(Default::default()).await.expect("history");
+        rows.last().map(|row| row.event.clone())
+    };
+    assert_eq!(last().await.as_deref(), Some("completed"), "how it ended is recorded");
     let unlink = vec![world.name(b, span(0, u64::MAX), 1)];
     let resolution = Resolution::Drop { unlink };
     let reopening = CommitRequest {
@@ -305,6 +310,7 @@ pub(super) async fn a_chain_that_ended_accepts_nothing_but_drops(setup: Setup) {
     let poisoned = World { sink: poisoned_sink(&setup).await, ..world };
     let c = poisoned.open("c").await.id;
     poisoned.done(poisoned.poisoning(c, span(0, 5)).await).await;
+    assert_eq!(last().await.as_deref(), Some("poisoned"));
     let d = poisoned.open("d").await.id;
     let over = poisoned.request(d, span(0, 5), Resolution::Extend { upper: at(5), unlink: vec![] }).await;
     for status in [over.status.clone(), HeadStatus::Open] {
