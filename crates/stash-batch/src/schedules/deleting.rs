@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, UInt64Array};
 use shuttle::future::{block_on, spawn};
+use stash_catalog::DeletionReason;
 use stash_part::{EncodedPart, PartEncoder, PartMeta, Updates};
 use stash_testkit::{Polled, poll_times};
 use stash_types::{Description, PartDescriptor};
@@ -133,6 +134,29 @@ fn closing_waits_for_what_is_under_way_and_nothing_follows_it() {
             for owner in owners {
                 owner.await.expect("it ends");
             }
+        });
+    });
+}
+
+#[test]
+fn who_wakes_the_deleter_waits_for_no_timer() {
+    explore("who_wakes_the_deleter", 20, || {
+        block_on(async {
+            let world = World::new(1, 1 << 20, 0, 0);
+            let of = description(0);
+            let parts = world.writer.put(of, part()).await.expect("written");
+            let keys: Vec<_> = parts.keys().collect();
+            assert!(world.fake.commit(of, &keys).await, "nobody else commits");
+            parts.settle();
+            // As an acknowledgement does, of this process or another.
+            {
+                let mut truth = world.fake.truth();
+                truth.referenced.clear();
+                truth.queued.extend(keys.iter().map(|key| (*key, DeletionReason::Released)));
+            }
+            world.process.wake_deleter();
+            world.fake.emptied.notified().await;
+            world.close().await;
         });
     });
 }

@@ -25,7 +25,7 @@ use stash_types::{
 };
 
 use super::percent;
-use crate::sync::{Mutex, MutexGuard, PoisonError, pause};
+use crate::sync::{Mutex, MutexGuard, Notify, PoisonError, pause};
 
 /// What is so.
 #[derive(Debug)]
@@ -51,6 +51,8 @@ pub(super) struct Fake {
     truth: Mutex<Truth>,
     incarnation: IncarnationId,
     refused_percent: u32,
+    /// Told whenever nothing is queued any more.
+    pub(super) emptied: Notify,
 }
 
 impl Fake {
@@ -65,7 +67,7 @@ impl Fake {
             resolved: Frontier::MIN,
             ended: false,
         };
-        Arc::new(Fake { truth: Mutex::new(truth), incarnation, refused_percent })
+        Arc::new(Fake { truth: Mutex::new(truth), incarnation, refused_percent, emptied: Notify::new() })
     }
 
     pub(super) fn truth(&self) -> MutexGuard<'_, Truth> {
@@ -230,6 +232,9 @@ impl Catalog for Fake {
             for key in keys {
                 assert!(!truth.objects.contains_key(key), "{key} is dequeued and still there (I16)");
                 truth.queued.remove(key);
+            }
+            if truth.queued.is_empty() {
+                self.emptied.notify_one();
             }
         }
         pause().await;
