@@ -27,6 +27,12 @@ use crate::world::{Phase, Told, World, lock, pause};
 /// How often the end of a run looks whether the last lease ran out; then what is open stays, and I17 says so.
 const LOOKS_MAX: u32 = 24;
 
+/// Faults of a run that is to count as one.
+const FAULTS_MIN: u64 = 50;
+
+/// How many times as long as usual things may go wrong for the sake of these.
+const PATIENCE: u64 = 4;
+
 /// After so much virtual time without an end a run has stalled.
 const STALL: Duration = Duration::from_secs(600);
 
@@ -207,7 +213,12 @@ async fn play(world: &Arc<World>, actors: &mut JoinSet<()>) {
         actors.spawn(housekeeping::jump(Arc::clone(world)));
     }
     operator.end_the_sink().await;
-    pause(ms(world.schedule.chaos()).saturating_sub(world.now_ms())).await;
+    let chaos = ms(world.schedule.chaos());
+    pause(chaos.saturating_sub(world.now_ms())).await;
+    // Of a small dataflow little is asked, and little of it fails: it goes on until enough has.
+    while world.faults() < FAULTS_MIN && world.now_ms() < chaos.saturating_mul(PATIENCE) {
+        pause(world.schedule.period_ms).await;
+    }
     world.heal();
     world.enter(Phase::Healed);
     world.wake_all();

@@ -320,6 +320,11 @@ impl World {
         self.say(actor, format!("! {kind}: {what}"));
     }
 
+    /// How many faults there were so far.
+    pub(crate) fn faults(&self) -> u64 {
+        lock(&self.faults).values().sum()
+    }
+
     /// Counts something of the product that happened.
     pub(crate) fn count(&self, what: &'static str) {
         self.count_many(what, 1);

@@ -81,7 +81,8 @@ fn summary(report: &Report) -> String {
 struct Totals {
     seeds: u64,
     faults: u64,
-    faults_least: Option<u64>,
+    /// The fewest faults of a seed, and which that was.
+    faults_least: Option<(u64, u64)>,
     done: BTreeMap<&'static str, u64>,
     by_fault: BTreeMap<String, u64>,
     failed: Vec<(u64, String)>,
@@ -92,7 +93,8 @@ impl Totals {
         let faults = report.faults_total();
         self.seeds += 1;
         self.faults += faults;
-        self.faults_least = Some(self.faults_least.map_or(faults, |least| least.min(faults)));
+        let this = (faults, report.seed);
+        self.faults_least = Some(self.faults_least.map_or(this, |least| least.min(this)));
         for (what, n) in &report.counts {
             *self.done.entry(what).or_default() += n;
         }
@@ -162,10 +164,11 @@ fn tell_totals(totals: &Totals, took: Duration, jobs: usize, out: Output) -> any
     if out.is_json() {
         let failed: Vec<Value> =
             failed.iter().map(|(seed, what)| json!({ "seed": seed, "violated": what })).collect();
-        let (millis, least) =
-            (u64::try_from(took.as_millis()).unwrap_or(u64::MAX), faults_least.unwrap_or(0));
+        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let (least, fewest) = faults_least.unzip();
         out.document(&json!({
-            "seeds": seeds, "failed": failed, "faults": faults, "faults_least": least, "by_fault": by_fault,
+            "seeds": seeds, "failed": failed, "faults": faults, "faults_least": least.unwrap_or(0), "fewest_faults_seed": fewest,
+            "by_fault": by_fault,
             "done": done, "millis": millis, "jobs": jobs, "seeds_a_second": rate.parse::<f64>().unwrap_or(0.0),
         }))?;
         return Ok(());
@@ -174,11 +177,14 @@ fn tell_totals(totals: &Totals, took: Duration, jobs: usize, out: Output) -> any
         ("seeds", format!("{} in {} s, {rate} a second", output::count(*seeds), took.as_secs())),
         (
             "faults",
-            format!(
-                "{}, {} or more a seed",
-                output::count(*faults),
-                output::count(faults_least.unwrap_or(0))
-            ),
+            match faults_least {
+                None => output::count(*faults),
+                Some((least, seed)) => format!(
+                    "{}, {} or more a seed (seed {seed} has the fewest)",
+                    output::count(*faults),
+                    output::count(*least)
+                ),
+            },
         ),
         ("of them", counts(by_fault.iter().map(|(kind, n)| (kind.as_str(), *n)))),
         ("done", counts(done.iter().map(|(what, n)| (*what, *n)))),

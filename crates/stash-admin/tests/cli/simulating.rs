@@ -18,6 +18,7 @@ fn many_seeds_are_summed_up_and_an_empty_stretch_is_refused() {
     let sums = world.run("sim --seeds 3..6 --json").json().remove(0);
     assert_eq!((&sums["seeds"], &sums["failed"]), (&3.into(), &serde_json::json!([])));
     assert!(sums["faults_least"].as_u64().is_some_and(|faults| faults >= 50), "{sums}");
+    assert!(sums["fewest_faults_seed"].is_u64(), "{sums}");
     world.run("sim --seeds 6..3").fails(2, &["A must be below B"]);
     world.run("sim").fails(2, &["--seed"]);
     assert_eq!(world.blobs(), Vec::<String>::new(), "a simulation touches no stash");
