@@ -370,8 +370,8 @@ impl Meters {
     }
 
     /// The handles for keys that are asked about together.
-    pub fn of_keys(&self, keys: &[BlobKey]) -> Arc<SinkMeters> {
-        let mut all = keys.iter().map(|key| self.of_key(key));
+    pub fn of_keys<'a>(&self, keys: impl IntoIterator<Item = &'a BlobKey>) -> Arc<SinkMeters> {
+        let mut all = keys.into_iter().map(|key| self.of_key(key));
         let Some(first) = all.next() else { return self.none() };
         if all.all(|other| Arc::ptr_eq(&first, &other)) { first } else { self.shared.several.get() }
     }

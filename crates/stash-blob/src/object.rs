@@ -61,8 +61,16 @@ impl ObjectBlobs {
     }
 
     pub(crate) fn path(&self, op: &'static str, key: &BlobKey) -> Result<Path, BlobError> {
-        let path = Path::parse(self.below(key.as_str()));
-        path.map_err(|error| read_error(op, key.as_str(), error.into()))
+        self.location_of(op, key.as_str())
+    }
+
+    fn location_of(&self, op: &'static str, name: &str) -> Result<Path, BlobError> {
+        Path::parse(self.below(name)).map_err(|error| read_error(op, name, error.into()))
+    }
+
+    fn folder(&self, prefix: BlobPrefix) -> Result<Path, BlobError> {
+        let path = Path::parse(self.below(prefix.to_string().trim_end_matches('/')));
+        path.map_err(|error| unlisted(prefix, error.into()))
     }
 
     fn below(&self, name: &str) -> String {
@@ -77,27 +85,23 @@ impl ObjectBlobs {
 
     /// The parts of `entries` that listings show which begin at the first of them in each folder and end behind the last.
     async fn look_along(&self, entries: &[BlobEntryKind]) -> Result<BTreeMap<BlobEntryKind, u64>, BlobError> {
-        let mut folders: BTreeMap<&str, BTreeSet<&BlobKey>> = BTreeMap::new();
+        let mut folders: BTreeMap<BlobPrefix, BTreeSet<&BlobKey>> = BTreeMap::new();
         for kind in entries {
-            if let BlobEntryKind::Object(key) = kind
-                && key.part_key().is_some()
-                && let Some((folder, _)) = key.as_str().rsplit_once('/')
+            if let (BlobEntryKind::Object(key), folder @ BlobPrefix::Incarnation(..)) = (kind, kind.folder())
             {
                 folders.entry(folder).or_default().insert(key);
             }
         }
         let mut found = BTreeMap::new();
-        for (name, mut wanted) in folders {
-            let failed = |error: Error| read_error("list", name, error);
+        for (prefix, mut wanted) in folders {
             let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { continue };
             // The name a character shorter stands before the name, and hardly anything stands between.
             let before = first.as_str().split_at(first.as_str().len().saturating_sub(1)).0;
-            let before = Path::parse(self.below(before)).map_err(|error| failed(error.into()))?;
-            let folder = Path::parse(self.below(name)).map_err(|error| failed(error.into()))?;
+            let (folder, before) = (self.folder(prefix)?, self.location_of("list", before)?);
             let last = self.path("list", last)?;
             let mut listing = self.store.list_with_offset(Some(&folder), &before);
             while !wanted.is_empty()
-                && let Some(meta) = listing.try_next().await.map_err(failed)?
+                && let Some(meta) = listing.try_next().await.map_err(|error| unlisted(prefix, error))?
                 && meta.location <= last
             {
                 let entry = self.entry(&meta.location, meta.size);
@@ -295,20 +299,15 @@ impl BlobStore for ObjectBlobs {
     }
 
     fn list(&self, prefix: BlobPrefix) -> BoxStream<'_, Result<BlobEntry, BlobError>> {
-        let folder = self.below(prefix.to_string().trim_end_matches('/'));
-        let name = format!("{prefix}*");
-        let folder = match Path::parse(&folder) {
+        let folder = match self.folder(prefix) {
             Ok(folder) => folder,
-            Err(error) => {
-                let error = read_error("list", &name, error.into());
-                return stream::once(async move { Err(error) }).boxed();
-            }
+            Err(error) => return stream::once(async move { Err(error) }).boxed(),
         };
         let below = (!folder.as_ref().is_empty()).then_some(&folder);
         let objects = self.store.list(below);
         objects
             .map_ok(|meta| self.entry(&meta.location, meta.size))
-            .map_err(move |error| read_error("list", &name, error))
+            .map_err(move |error| unlisted(prefix, error))
             .boxed()
     }
 
@@ -316,7 +315,7 @@ impl BlobStore for ObjectBlobs {
         let mut found = self.look_along(entries).await?;
         // Who was not found so is looked for in the whole folder: not every store lists in order, or from a name on.
         let rest: Vec<_> = entries.iter().filter(|kind| !found.contains_key(kind)).cloned().collect();
-        let lens = look_by_listing(self, &rest).await?;
+        let lens = look_by_listing(|folder| self.list(folder), &rest).await?;
         found.extend(rest.into_iter().zip(lens).filter_map(|(kind, len)| Some((kind, len?))));
         Ok(entries.iter().map(|kind| found.get(kind).copied()).collect())
     }
@@ -360,6 +359,10 @@ fn refusal(op: &'static str, key: &BlobKey, what: String, retry: bool) -> BlobEr
 
 fn past_the_end(key: &BlobKey, range: &Range<u64>, len: u64) -> BlobError {
     refusal("get", key, format!("bytes {}..{} of an object of {len}", range.start, range.end), false)
+}
+
+fn unlisted(prefix: BlobPrefix, error: Error) -> BlobError {
+    read_error("list", &format!("{prefix}*"), error)
 }
 
 fn refuse_all(keys: &[BlobKey], error: &BlobError) -> Vec<Deleted> {

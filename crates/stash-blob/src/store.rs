@@ -49,6 +49,22 @@ pub enum BlobEntryKind {
     Foreign(String),
 }
 
+impl BlobEntryKind {
+    /// The key that it has, or was to become.
+    pub fn key(&self) -> Option<&BlobKey> {
+        match self {
+            BlobEntryKind::Object(key) | BlobEntryKind::Upload { key, .. } => Some(key),
+            BlobEntryKind::Foreign(_) => None,
+        }
+    }
+
+    /// The smallest folder to list that shows it.
+    pub(crate) fn folder(&self) -> BlobPrefix {
+        let part = self.key().and_then(BlobKey::part_key);
+        part.map_or(BlobPrefix::All, |part| BlobPrefix::Incarnation(part.shard, part.name.incarnation))
+    }
+}
+
 /// One entry of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlobEntry {
@@ -154,22 +170,22 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     ///
     /// As it stands here it lists their folders, all of them. A store that finds a few among many for less does.
     async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
-        look_by_listing(self, entries).await
+        look_by_listing(|folder| self.list(folder), entries).await
     }
 }
 
-/// [`BlobStore::look_again`] for any store: lists every folder that holds one of `entries`, once.
-pub async fn look_by_listing(
-    store: &(impl BlobStore + ?Sized),
+/// [`BlobStore::look_again`] by nothing but `list`, which is asked for every folder that holds one of `entries`, once.
+pub async fn look_by_listing<'a>(
+    list: impl Fn(BlobPrefix) -> BoxStream<'a, Result<BlobEntry, BlobError>>,
     entries: &[BlobEntryKind],
 ) -> Result<Vec<Option<u64>>, BlobError> {
     let mut lens: BTreeMap<&BlobEntryKind, Option<u64>> = entries.iter().map(|kind| (kind, None)).collect();
-    let mut folders: BTreeSet<BlobPrefix> = entries.iter().map(folder).collect();
+    let mut folders: BTreeSet<BlobPrefix> = entries.iter().map(BlobEntryKind::folder).collect();
     if folders.contains(&BlobPrefix::All) {
         folders = BTreeSet::from([BlobPrefix::All]);
     }
     for folder in folders {
-        let mut listing = store.list(folder);
+        let mut listing = list(folder);
         while let Some(entry) = listing.try_next().await? {
             if let Some(len) = lens.get_mut(&entry.kind) {
                 *len = Some(entry.len);
@@ -177,15 +193,6 @@ pub async fn look_by_listing(
         }
     }
     Ok(entries.iter().map(|kind| lens.get(kind).copied().flatten()).collect())
-}
-
-/// The smallest folder to list that shows an entry.
-fn folder(kind: &BlobEntryKind) -> BlobPrefix {
-    let part = match kind {
-        BlobEntryKind::Object(key) | BlobEntryKind::Upload { key, .. } => key.part_key(),
-        BlobEntryKind::Foreign(_) => None,
-    };
-    part.map_or(BlobPrefix::All, |part| BlobPrefix::Incarnation(part.shard, part.name.incarnation))
 }
 
 #[async_trait]

@@ -278,7 +278,7 @@ impl<S: BlobStore> BlobStore for FaultStore<S> {
 
     /// By listing, which fails like any other.
     async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
-        look_by_listing(self, entries).await
+        look_by_listing(|folder| self.list(folder), entries).await
     }
 }
 

@@ -21,7 +21,7 @@ use stash_blob::{BlobEntry, BlobEntryKind, BlobError};
 use stash_catalog::{DeletionReason, KeyState};
 use stash_chain::{Verdict, Why};
 use stash_types::{
-    BlobPrefix, PartKey, ShardId, SinkId,
+    BlobKey, BlobPrefix, PartKey, ShardId, SinkId,
     fault::{self, Mutant, broken},
 };
 
@@ -393,10 +393,7 @@ pub(crate) fn class_of((state, sink): (&KeyState, &KnownSink)) -> Class {
 }
 
 fn part_of(entry: &BlobEntry) -> Option<PartKey> {
-    match &entry.kind {
-        BlobEntryKind::Object(key) | BlobEntryKind::Upload { key, .. } => key.part_key(),
-        BlobEntryKind::Foreign(_) => None,
-    }
+    entry.kind.key().and_then(BlobKey::part_key)
 }
 
 /// The shard whose folder an entry lies in.

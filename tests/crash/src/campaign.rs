@@ -177,9 +177,7 @@ impl Campaign {
             }
             let Some(joined) = living.join_next().await else { return };
             match joined {
-                Ok((plan, ran)) => {
-                    self.done(&plan, ran, report);
-                }
+                Ok((plan, ran)) => self.done(&plan, ran, report),
                 Err(panicked) => report.failures.push(("a world panicked".to_owned(), panicked.to_string())),
             }
         }

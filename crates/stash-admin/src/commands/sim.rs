@@ -167,9 +167,9 @@ fn tell_totals(totals: &Totals, took: Duration, jobs: usize, out: Output) -> any
         let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let (least, fewest) = faults_least.unzip();
         out.document(&json!({
-            "seeds": seeds, "failed": failed, "faults": faults, "faults_least": least.unwrap_or(0), "fewest_faults_seed": fewest,
-            "by_fault": by_fault,
-            "done": done, "millis": millis, "jobs": jobs, "seeds_a_second": rate.parse::<f64>().unwrap_or(0.0),
+            "seeds": seeds, "failed": failed, "faults": faults, "faults_least": least.unwrap_or(0),
+            "fewest_faults_seed": fewest, "by_fault": by_fault, "done": done,
+            "millis": millis, "jobs": jobs, "seeds_a_second": rate.parse::<f64>().unwrap_or(0.0),
         }))?;
         return Ok(());
     }

@@ -222,9 +222,8 @@ impl BlobStore for LocalStore {
     }
 
     async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
-        let is_ours = |kind: &BlobEntryKind| !matches!(kind, BlobEntryKind::Foreign(_));
-        if !entries.iter().all(is_ours) {
-            return look_by_listing(self, entries).await;
+        if entries.iter().any(|kind| kind.key().is_none()) {
+            return look_by_listing(|folder| self.list(folder), entries).await;
         }
         let owned = entries.to_vec();
         let lens = self.blocking(move |files| owned.iter().map(|kind| files.len_of(kind)).collect()).await;
@@ -409,31 +408,26 @@ impl Files {
     }
 
     fn head(&self, key: &BlobKey) -> Result<Option<u64>, BlobError> {
-        let (folder, file) = split(key);
-        self.stat("head", folder, file)
+        self.stat("head", key, split(key).1)
     }
 
     /// The length of an object or upload that a listing showed.
     fn len_of(&self, kind: &BlobEntryKind) -> Result<Option<u64>, BlobError> {
         let op = "look again";
         match kind {
-            BlobEntryKind::Object(key) => {
-                let (folder, file) = split(key);
-                self.stat(op, folder, file)
-            }
+            BlobEntryKind::Object(key) => self.stat(op, key, split(key).1),
             BlobEntryKind::Upload { key, token } if temp::is_token(token) => {
-                let (folder, file) = split(key);
-                self.stat(op, folder, &temp::temp_name(file, token))
+                self.stat(op, key, &temp::temp_name(split(key).1, token))
             }
             // No listing of this store shows such an upload, and what is foreign has no path of ours.
             BlobEntryKind::Upload { .. } | BlobEntryKind::Foreign(_) => Ok(None),
         }
     }
 
-    /// The length of a regular file, if there is one.
-    fn stat(&self, op: &'static str, folder: &str, file: &str) -> Result<Option<u64>, BlobError> {
-        let fail = |failure: Failure| failure.determinate(op, &format!("{folder}/{file}"));
-        let chain = self.root.descend(folder).map_err(fail)?;
+    /// The length of the regular file of this name in the folder of `key`, if there is one.
+    fn stat(&self, op: &'static str, key: &BlobKey, file: &str) -> Result<Option<u64>, BlobError> {
+        let fail = |failure: Failure| failure.determinate(op, key.as_str());
+        let chain = self.root.descend(split(key).0).map_err(fail)?;
         if !chain.whole {
             return Ok(None);
         }

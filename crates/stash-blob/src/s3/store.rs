@@ -38,7 +38,7 @@ use super::{
 };
 use crate::{
     BlobEntry, BlobEntryKind, BlobError, BlobStore, Deleted, NoObserver, ObjectBlobs, PutOutcome,
-    RequestObserver, object::write_error,
+    RequestObserver, look_by_listing, object::write_error,
 };
 
 /// How often a body that was cut short is asked for anew, from where it broke.
@@ -198,12 +198,12 @@ impl S3Store {
         }
     }
 
-    /// The uploads whose keys begin with `name`; none where the store does not tell.
-    fn uploads(&self, name: &str) -> BoxStream<'_, Result<BlobEntry, BlobError>> {
+    /// The uploads below `prefix`; none where the store does not tell.
+    fn uploads(&self, prefix: BlobPrefix) -> BoxStream<'_, Result<BlobEntry, BlobError>> {
         if !self.lists_uploads.load(Ordering::Relaxed) {
             return stream::empty().boxed();
         }
-        let entries = self.admin.list_uploads(name).map_ok(|upload| {
+        let entries = self.admin.list_uploads(&prefix.to_string()).map_ok(|upload| {
             let kind = match ObjectBlobs::kind(&upload.key) {
                 BlobEntryKind::Object(key) => BlobEntryKind::Upload { key, token: upload.id },
                 foreign => foreign,
@@ -290,26 +290,16 @@ impl BlobStore for S3Store {
     fn list(&self, prefix: BlobPrefix) -> BoxStream<'_, Result<BlobEntry, BlobError>> {
         // SUBTLE: uploads first. One that is published in between is then listed twice; the other way round it would not
         // be listed at all.
-        self.uploads(&prefix.to_string()).chain(self.objects.list(prefix)).boxed()
+        self.uploads(prefix).chain(self.objects.list(prefix)).boxed()
     }
 
     async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
         let (uploads, others): (Vec<_>, Vec<_>) =
             entries.iter().cloned().partition(|kind| matches!(kind, BlobEntryKind::Upload { .. }));
-        let mut lens: BTreeMap<_, Option<u64>> = BTreeMap::new();
-        for upload in uploads {
-            let BlobEntryKind::Upload { key, .. } = &upload else { continue };
-            let mut of_key = self.uploads(key.as_str());
-            let mut len = None;
-            while let Some(entry) = of_key.try_next().await? {
-                if entry.kind == upload {
-                    len = Some(entry.len);
-                }
-            }
-            lens.insert(upload, len);
-        }
-        let objects = self.objects.look_again(&others).await?;
-        lens.extend(others.into_iter().zip(objects));
+        let uploads_there = look_by_listing(|folder| self.uploads(folder), &uploads).await?;
+        let others_there = self.objects.look_again(&others).await?;
+        let lens: BTreeMap<_, _> =
+            uploads.into_iter().zip(uploads_there).chain(others.into_iter().zip(others_there)).collect();
         Ok(entries.iter().map(|kind| lens.get(kind).copied().flatten()).collect())
     }
 }

@@ -122,14 +122,11 @@ impl BlobStore for MeteredStore {
     async fn look_again(&self, entries: &[BlobEntryKind]) -> Result<Vec<Option<u64>>, BlobError> {
         let begun = Instant::now();
         let answer = self.inner.look_again(entries).await;
-        let key = entries.iter().find_map(|kind| match kind {
-            BlobEntryKind::Object(key) | BlobEntryKind::Upload { key, .. } => Some(key),
-            BlobEntryKind::Foreign(_) => None,
-        });
         // About: a store may need fewer, or more.
         let pages = u64::try_from(entries.len()).unwrap_or(u64::MAX).div_ceil(ENTRIES_A_PAGE);
-        if let Some(key) = key {
-            self.meters.of_key(key).request(BlobOp::List, outcome(&answer), pages, begun.elapsed());
+        if pages > 0 {
+            let meters = self.meters.of_keys(entries.iter().filter_map(BlobEntryKind::key));
+            meters.request(BlobOp::List, outcome(&answer), pages, begun.elapsed());
         }
         answer
     }
