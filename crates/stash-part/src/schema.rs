@@ -261,8 +261,19 @@ fn stored_type(
             DataType::Struct(stored.into())
         }
         DataType::Dictionary(_, value) if value.is_nested() => return refuse("its values are nested"),
+        // What nothing packs into a dictionary again could not be given back as it was declared.
+        DataType::Dictionary(_, value)
+            if matches!(
+                **value,
+                DataType::Boolean | DataType::Duration(_) | DataType::Dictionary(_, _) | DataType::Null
+            ) =>
+        {
+            return refuse(&format!("such values have no dictionary: declare it as {value}"));
+        }
         DataType::Dictionary(_, value) => stored_type(value, path, depth + 1, leaves)?,
         DataType::Null if depth > 0 => return refuse("a nested column of nulls is lost: leave it out"),
+        // It comes back from the catalog as none, and the schema as another.
+        DataType::Timestamp(_, Some(zone)) if zone.is_empty() => return refuse("an empty time zone is lost"),
         DataType::FixedSizeBinary(size) if *size < 1 => return refuse("values of no bytes are lost"),
         DataType::Time32(TimeUnit::Second | TimeUnit::Millisecond)
         | DataType::Time64(TimeUnit::Microsecond | TimeUnit::Nanosecond) => data_type.clone(),

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{FixedSizeBinaryArray, Int64Array, StringArray, UInt64Array};
-use arrow::datatypes::{DataType, Field, Fields, IntervalUnit, Schema};
+use arrow::array::{Array, ArrayRef, FixedSizeBinaryArray, Int64Array, ListArray, StringArray, UInt64Array};
+use arrow::buffer::OffsetBuffer;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Fields, IntervalUnit, Schema, TimeUnit};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
@@ -576,6 +578,7 @@ fn a_schema_refuses_by_name_what_would_not_come_back() {
         (vec![column("s", DataType::Struct(Fields::empty()))], "\"s\""),
         (vec![column("d", DataType::Decimal128(10, -2))], "\"d\""),
         (vec![column("f", DataType::FixedSizeList(item(DataType::Int8), 0))], "\"f\""),
+        (vec![column("z", DataType::Timestamp(TimeUnit::Second, Some("".into())))], "\"z\""),
     ] {
         let error = RowSchema::new(Arc::new(Schema::new(fields))).unwrap_err();
         assert!(matches!(&error, PartError::Misuse(why) if why.contains(named)), "{error}");
@@ -710,5 +713,54 @@ fn damage_to_a_part_that_nobody_vouches_for_is_an_error_or_harmless() {
     }
     for cut in (0..stored.object.len()).step_by(7) {
         assert!(surmised(&stored.object.slice(..cut)).is_err(), "cut to {cut} bytes");
+    }
+}
+
+/// Every dictionary that a schema may declare comes back as it was declared, with its values and nulls; every other is
+/// refused where it is declared, not where it is read.
+#[test]
+fn agree_which_dictionaries_are_accepted_and_which_come_back() {
+    let words = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Utf8));
+    for value in flat_types().into_iter().chain([words]) {
+        let packed = DataType::Dictionary(Box::new(DataType::Int16), Box::new(value.clone()));
+        let listed = DataType::List(Arc::new(Field::new("item", packed.clone(), true)));
+        let drawn = array(&value, true, 300, &mut Random::new(11));
+        for declared in [packed, listed] {
+            let accepted =
+                RowSchema::new(Arc::new(Schema::new(vec![Field::new("words", declared.clone(), true)])));
+            let schema = match (&value, accepted) {
+                (
+                    DataType::Null | DataType::Boolean | DataType::Duration(_) | DataType::Dictionary(_, _),
+                    refused,
+                ) => {
+                    let why = refused.expect_err("no dictionary holds such values").to_string();
+                    assert!(
+                        why.contains("words") && why.contains(&format!("declare it as {value}")),
+                        "{why}"
+                    );
+                    continue;
+                }
+                (_, accepted) => accepted.unwrap(),
+            };
+            let stored = schema.row_schema().field(0).data_type();
+            let column = match stored {
+                DataType::List(item) => {
+                    let lengths = OffsetBuffer::from_lengths([100, 0, 200]);
+                    Arc::new(ListArray::new(Arc::clone(item), lengths, Arc::clone(&drawn), None)) as ArrayRef
+                }
+                _ => Arc::clone(&drawn),
+            };
+            let ones = column.len();
+            let updates = Updates::from_columns(
+                &schema,
+                vec![Arc::clone(&column)],
+                vec![1; ones].into(),
+                vec![1; ones].into(),
+            );
+            let restored = schema.restore(updates.unwrap().batch()).unwrap();
+            assert_eq!(restored.column(0).data_type(), &declared);
+            let unpacked = cast(restored.column(0), stored).unwrap();
+            assert_eq!(unpacked.to_data(), column.to_data(), "{declared}");
+        }
     }
 }

@@ -44,6 +44,10 @@ osd_crush_chooseleaf_type = 0
 mon_allow_pool_size_one = true
 mon_max_pg_per_osd = 2000
 paxos_propose_interval = 0.02
+# A monitor with less than a twentieth of its disk free does not start, and stops when it gets there. This one needs a
+# few megabytes of whatever disk there is.
+mon_data_avail_warn = 0
+mon_data_avail_crit = 0
 [mon.a]
 mon_data = $DIR/mon
 [osd.0]
@@ -58,6 +62,8 @@ rgw_enable_apis = s3, admin
 rgw_crypt_require_ssl = false
 C
 
+gone() { case $(cut -d ' ' -f 3 "/proc/$1/stat" 2>/dev/null || true) in '' | Z) true ;; *) false ;; esac }
+
 key() { name=$1; shift; ceph-authtool -C "$DIR/key" --gen-key -n "$name" "$@"; cat "$DIR/key" >> "$DIR/keyring"; }
 {
     key mon. --cap mon 'allow *'
@@ -69,9 +75,21 @@ key() { name=$1; shift; ceph-authtool -C "$DIR/key" --gen-key -n "$name" "$@"; c
     ceph-mon --mkfs -i a --keyring "$DIR/keyring" --monmap "$DIR/monmap"
 } >> "$DIR/log/sh" 2>&1
 ceph-mon -i a -f >> "$DIR/log/sh" 2>&1 &
-daemons="$daemons $!"
+monitor=$!
+daemons="$daemons $monitor"
 osd=$(cat /proc/sys/kernel/random/uuid)
-ceph --connect-timeout 60 osd new "$osd" >> "$DIR/log/sh" 2>&1
+ceph --connect-timeout 60 osd new "$osd" >> "$DIR/log/sh" 2>&1 &
+asking=$!
+until gone "$asking"; do
+    if gone "$monitor"; then
+        # What it had to say may be lost: it ends without flushing its log.
+        { echo "the monitor ended at once; it does so where the disk is full:"; df -h "$DIR"; } >> "$DIR/log/sh"
+        kill "$asking"
+        exit 1
+    fi
+    sleep 0.02
+done
+wait "$asking"
 ceph-osd -i 0 --mkfs --osd-uuid "$osd" >> "$DIR/log/sh" 2>&1
 ceph-osd -i 0 -f >> "$DIR/log/sh" 2>&1 &
 daemons="$daemons $!"
