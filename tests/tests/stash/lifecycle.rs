@@ -296,3 +296,24 @@ async fn what_nobody_can_report_any_more_gives_back_its_memory_and_the_store() {
     };
     in_time("the session's end", gone).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_released_is_deleted_though_nobody_asks_for_it() {
+    let world = World::files(small(0)).await;
+    let sink = world.sink().await;
+    let (incarnation, mut chain) = open(&sink, "a", 1).await;
+    write(&incarnation, &mut chain, 1, &many(0, 100, 0)).await;
+    assert_eq!(world.listed().await.len(), 1);
+    let mut consumer = sink.subscribe("reader", StartAt::Beginning).await.expect("subscribes");
+    delivered_until(&mut consumer, Frontier::at(1)).await.expect("read");
+    consumer.acknowledge(Frontier::at(1)).await.expect("acknowledged");
+    let gone = async {
+        while !world.listed().await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("the process's own deleter", gone).await;
+    incarnation.close("done").await.expect("closes");
+    drop((chain, consumer));
+    world.close([sink.stash().clone()]).await;
+}
