@@ -404,3 +404,59 @@ fn shard_of(entry: &BlobEntry) -> Option<ShardId> {
     };
     name.split_once('/').and_then(|(folder, _)| folder.parse().ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REASONS: [DeletionReason; 7] = [
+        DeletionReason::Dropped,
+        DeletionReason::Trimmed,
+        DeletionReason::Released,
+        DeletionReason::Expired,
+        DeletionReason::SinkDropped,
+        DeletionReason::Surrendered,
+        DeletionReason::Swept,
+    ];
+    const UNOWNED: [Unowned; 4] =
+        [Unowned::IncarnationClosed, Unowned::DescriptionResolved, Unowned::SinkDropped, Unowned::KeySettled];
+    const STRANGERS: [Stranger; 4] =
+        [Stranger::NotOfStash, Stranger::UnknownShard, Stranger::UnknownIncarnation, Stranger::OtherLength];
+
+    /// Machines tell the classes apart by their words: none is empty, and no two are the same.
+    #[test]
+    fn every_class_has_words_of_its_own() {
+        let plain = [Class::Referenced, Class::BeingWritten, Class::Gone, Class::Uploading, Class::Own];
+        assert!(plain.iter().all(|class| class.reason().is_none()));
+        let all = (plain.into_iter())
+            .chain(REASONS.map(Class::Queued))
+            .chain(UNOWNED.map(Class::Garbage))
+            .chain(UNOWNED.map(Class::LeftOver))
+            .chain(STRANGERS.map(Class::Foreign));
+        let words: Vec<_> = all.map(|class| (class.name(), class.reason())).collect();
+        assert!(words.iter().all(|(name, reason)| !name.is_empty() && *reason != Some("")), "{words:?}");
+        assert_eq!(words.iter().collect::<BTreeSet<_>>().len(), words.len(), "{words:?}");
+    }
+
+    /// A plan's lines and the output of commands use the same words.
+    #[test]
+    fn a_word_is_the_same_written_by_hand_and_by_serde() {
+        for why in UNOWNED {
+            assert_eq!(serde_json::to_value(why).expect("a word"), why.name());
+        }
+        for why in STRANGERS {
+            assert_eq!(serde_json::to_value(why).expect("a word"), why.name());
+        }
+    }
+
+    #[test]
+    fn names_are_kept_up_to_a_number_and_counted_beyond() {
+        let mut names = Names::default();
+        assert!(names.is_empty());
+        let many = Names::<Stranger>::KEPT_MAX + 2;
+        (0..many).for_each(|n| names.push(n.to_string(), 3, Stranger::NotOfStash));
+        assert!(!names.is_empty());
+        assert_eq!((names.first.len(), names.all.entries), (Names::<Stranger>::KEPT_MAX, many as u64));
+        assert_eq!(names.all.bytes, 3 * many as u64);
+    }
+}
