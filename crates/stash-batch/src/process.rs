@@ -455,11 +455,15 @@ fn flush_bytes(part_bytes: u64, (encoded, unencoded): (u64, u64), largest: u64) 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use arrow::datatypes::{DataType, Field, Schema};
-    use stash_catalog::testing::SeededIds;
+    use stash_blob::ObjectBlobs;
+    use stash_catalog::{
+        SqliteCatalog,
+        testing::{ManualClock, SeededIds},
+    };
     use stash_types::{CatalogId, IdSource, WorkerIndex};
 
     use super::*;
-    use crate::owned::tests::part;
+    use crate::{WriterHandle, owned::tests::part};
 
     #[test]
     fn a_batch_is_flushed_at_a_full_part_as_far_as_memory_goes() {
@@ -527,5 +531,37 @@ mod tests {
             let refused = check_share(&spec, &elsewhere);
             assert!(matches!(refused, Err(BatchError::InvalidUsage { .. })), "{refused:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn who_comes_to_an_incarnation_that_was_given_up_opens_no_batch() {
+        let catalog =
+            SqliteCatalog::in_memory(Arc::new(ManualClock::at(1)), Arc::new(SeededIds::new(1))).await;
+        let catalog = Arc::new(catalog.expect("opened"));
+        let store = Arc::new(ObjectBlobs::memory());
+        let process = Process::start(store, catalog, BatchConfig::default()).expect("it starts");
+        let given_up = WriterHandle::open(process.clone(), incarnation()).expect("a sound spec");
+        let other_spec = IncarnationSpec {
+            incarnation: IncarnationId::from_uuid(SeededIds::new(2).ordered()),
+            ..incarnation()
+        };
+        let other = WriterHandle::open(process.clone(), other_spec).expect("a sound spec");
+        let share = |of: &Arc<WriterHandle>, upper| {
+            let description =
+                Description::new(Frontier::at(3), Frontier::at(upper)).expect("it covers a time");
+            of.share(WorkerIndex(0), description, Frontier::at(3)).expect("it opens")
+        };
+        let (early, untouched) = (share(&given_up, 9), share(&other, 9));
+        assert_eq!(process.slots().len(), 2);
+        given_up.abandon();
+        assert_eq!(process.slots().len(), 1, "the other incarnation goes on");
+        let late = share(&given_up, 10);
+        assert_eq!(process.slots().len(), 1, "nobody would miss it (I25)");
+        for share in [early, late] {
+            let share = share.finish().await.share;
+            assert!(matches!(&share, Share::Failed { reason } if reason.contains("closed")), "{share:?}");
+        }
+        assert!(matches!(untouched.finish().await.share, Share::Empty));
+        assert!(process.slots().is_empty());
     }
 }
