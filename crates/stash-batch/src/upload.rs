@@ -184,4 +184,10 @@ mod tests {
         tried().await.expect("the second PUT is answered");
         assert!(unsynced.durable.load(Ordering::Relaxed));
     }
+
+    #[test]
+    fn pauses_double_up_to_a_limit() {
+        let pauses = [1, 2, 3, 6, 7, 8, u32::MAX].map(|attempt| pause(attempt).as_millis());
+        assert_eq!(pauses, [50, 100, 200, 1600, 3200, 3200, 3200]);
+    }
 }

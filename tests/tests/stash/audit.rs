@@ -168,6 +168,17 @@ async fn every_byte_has_one_class_and_the_classes_sum_up_to_the_listing() {
     }
     assert_eq!(report.lines.len(), 15, "and nothing else: {:?}", report.lines);
     assert_eq!(report.foreign.all.entries, 5);
+    let mut foreign: Vec<_> = report.foreign.first.iter().map(|one| (one.name.clone(), one.why)).collect();
+    foreign.sort();
+    let mut wanted = [
+        ("notes.txt".to_owned(), Stranger::NotOfStash),
+        (format!("{}/notes.txt", sink.shard()), Stranger::NotOfStash),
+        (stranger.to_string(), Stranger::UnknownShard),
+        (unknown.to_string(), Stranger::UnknownIncarnation),
+        (written[1].to_string(), Stranger::OtherLength),
+    ];
+    wanted.sort();
+    assert_eq!(foreign, wanted, "each by its name");
     let lost: Vec<_> = report.lost.first.iter().map(|lost| (lost.name.clone(), lost.why.seq)).collect();
     assert_eq!(lost, [(written[0].to_string(), 1)]);
     assert!(report.is_damaged());

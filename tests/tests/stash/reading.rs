@@ -1,8 +1,9 @@
 //! Reading: merged, consolidated, trimmed exactly, re-delivered identically, and absent only by name.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, sync::Arc};
 
-use arrow::array::RecordBatch;
+use arrow::array::{AsArray, DictionaryArray, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
 use stash::{Absence, Delivery, Error, ErrorKind, Frontier, Outcome, SinkSpec, StartAt, TryNext};
 use stash_tests::{
     Content, World, assert_same, content_of, delivered, delivered_until, in_time, rows_in, schema, small,
@@ -372,4 +373,34 @@ async fn a_waiting_reader_wakes_for_a_batch_accepted_on_another_handle() {
     incarnation.close("done").await.expect("closes");
     drop((chain, subscription));
     world.close([sink.stash().clone(), reader_stash]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_come_back_in_the_columns_that_were_declared() {
+    let word = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+    let labelled =
+        Field::new("word", word, true).with_metadata([("unit".to_owned(), "word".to_owned())].into());
+    let declared = Schema::new(vec![labelled.clone()]);
+    for inline in [0, 4096] {
+        let world = World::memory(small(inline)).await;
+        let spec = SinkSpec::new("words", declared.clone()).expect("sound");
+        let sink = world.open().await.declare_sink(spec).await.expect("declared");
+        let (incarnation, mut chain) = open(&sink, "a", 1).await;
+        let minted = mint(&mut chain, 1);
+        let words: DictionaryArray<Int32Type> = [Some("b"), None, Some("a"), Some("b")].into_iter().collect();
+        let written = sink.updates(vec![Arc::new(words)], vec![0; 4], vec![1; 4]).expect("they fit");
+        let share = incarnation.worker(0).expect("local").write(minted, [written]).await.expect("written");
+        let resolved = chain.report(share).await.expect("taken");
+        assert_eq!(resolved[0].inline, usize::from(inline > 0));
+        let mut subscription = sink.read().await.expect("readable");
+        let TryNext::Delivery(delivery) = subscription.try_next().await.expect("read") else { panic!("one") };
+        let batches = batches(&delivery).await;
+        let [batch] = batches.as_slice() else { panic!("one: {batches:?}") };
+        assert_eq!(batch.schema().field(0), &labelled, "packed again, and labelled");
+        assert_eq!(batch.schema(), delivery.read().schema());
+        let words = batch.column(0).as_dictionary::<Int32Type>();
+        let words: Vec<_> = words.downcast_dict::<StringArray>().expect("text").into_iter().collect();
+        assert_eq!(words, [None, Some("a"), Some("b")]);
+        assert_eq!(batch.column(2).as_primitive::<Int64Type>().values(), &[1, 1, 2]);
+    }
 }
