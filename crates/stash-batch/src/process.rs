@@ -453,7 +453,7 @@ fn flush_bytes(part_bytes: u64, (encoded, unencoded): (u64, u64), largest: u64) 
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
-mod tests {
+pub(crate) mod tests {
     use arrow::datatypes::{DataType, Field, Schema};
     use stash_blob::ObjectBlobs;
     use stash_catalog::{
@@ -474,7 +474,15 @@ mod tests {
         assert_eq!(flush_bytes(u64::MAX, (1, u64::MAX), u64::MAX), u64::MAX / 6, "no overflow");
     }
 
-    fn incarnation() -> IncarnationSpec {
+    /// A process over an empty store and an empty catalog, in memory.
+    pub(crate) async fn process(config: BatchConfig) -> Process {
+        let (clock, ids) = (Arc::new(ManualClock::at(1)), Arc::new(SeededIds::new(1)));
+        let catalog = SqliteCatalog::in_memory(clock, ids).await.expect("opened");
+        Process::start(Arc::new(ObjectBlobs::memory()), Arc::new(catalog), config).expect("it starts")
+    }
+
+    /// An incarnation of one worker, of a sink with one column of integers. No catalog has it.
+    pub(crate) fn incarnation() -> IncarnationSpec {
         let ids = SeededIds::new(1);
         let sink = SinkId::from_uuid(ids.random());
         let schema = Schema::new(vec![Field::new("k", DataType::Int64, false)]);
@@ -535,11 +543,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_comes_to_an_incarnation_that_was_given_up_opens_no_batch() {
-        let catalog =
-            SqliteCatalog::in_memory(Arc::new(ManualClock::at(1)), Arc::new(SeededIds::new(1))).await;
-        let catalog = Arc::new(catalog.expect("opened"));
-        let store = Arc::new(ObjectBlobs::memory());
-        let process = Process::start(store, catalog, BatchConfig::default()).expect("it starts");
+        let process = process(BatchConfig::default()).await;
         let given_up = WriterHandle::open(process.clone(), incarnation()).expect("a sound spec");
         let other_spec = IncarnationSpec {
             incarnation: IncarnationId::from_uuid(SeededIds::new(2).ordered()),

@@ -189,11 +189,8 @@ impl Origins {
         mut runs: Vec<Run>,
     ) -> Result<(SortedMerge, Reservation), BatchError> {
         let largest = process.budget().largest(Traffic::Read);
-        while SortedMerge::memory_bytes(&runs) > largest {
-            let needed = |n: usize| scratch_bytes(process, runs.get(..n).unwrap_or(&runs));
-            let Some(fan_in) = (2..=runs.len()).rev().find(|n| needed(*n) <= largest) else {
-                return Err(BatchError::OverBudget { wanted: needed(2), largest });
-            };
+        let row_group = process.config().row_group_bytes_max;
+        while let Some(fan_in) = scratch_fan_in(&runs, row_group, largest)? {
             let rest = runs.split_off(fan_in);
             tracing::info!(sink = %self.sink, runs = fan_in, left = rest.len(), "merging runs into a scratch file");
             let merged = self.scratch(process, runs).await?;
@@ -215,7 +212,8 @@ impl Origins {
     async fn scratch(&self, process: &Process, runs: Vec<Run>) -> Result<Run, BatchError> {
         let config = process.config();
         let failed = |what: std::io::Error| BatchError::Scratch { what: what.to_string() };
-        let _memory = process.budget().reserve(Traffic::Read, scratch_bytes(process, &runs)).await?;
+        let memory = scratch_bytes(&runs, config.row_group_bytes_max);
+        let _memory = process.budget().reserve(Traffic::Read, memory).await?;
         let mut file = ScratchWriter {
             file: Arc::new(tempfile::tempfile().map_err(failed)?),
             written: 0,
@@ -263,9 +261,21 @@ impl Origins {
 }
 
 /// What merging these runs into a scratch file needs at once: the merge, and a row group on its way out.
-fn scratch_bytes(process: &Process, runs: &[Run]) -> u64 {
-    let row_group = process.config().row_group_bytes_max.max(SortedMerge::largest_piece(runs));
-    SortedMerge::memory_bytes(runs).saturating_add(row_group)
+fn scratch_bytes(runs: &[Run], row_group_bytes_max: u64) -> u64 {
+    SortedMerge::memory_bytes(runs).saturating_add(row_group_bytes_max.max(SortedMerge::largest_piece(runs)))
+}
+
+/// How many of the first runs are to be merged into a scratch file before all can be merged at once within `largest`
+/// bytes; `None` once they can.
+fn scratch_fan_in(runs: &[Run], row_group_bytes_max: u64, largest: u64) -> Result<Option<usize>, BatchError> {
+    if SortedMerge::memory_bytes(runs) <= largest {
+        return Ok(None);
+    }
+    let needed = |n: usize| scratch_bytes(runs.get(..n).unwrap_or(runs), row_group_bytes_max);
+    match (2..=runs.len()).rev().find(|n| needed(*n) <= largest) {
+        Some(fan_in) => Ok(Some(fan_in)),
+        None => Err(BatchError::OverBudget { wanted: needed(2), largest }),
+    }
 }
 
 struct ScratchWriter {
@@ -290,5 +300,83 @@ impl ScratchWriter {
         })
         .await?
         .map_err(|error| BatchError::Scratch { what: format!("write: {error}") })
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::Int64Array;
+    use stash_part::{Updates, consolidate, encode_inline};
+    use stash_types::InlineRun;
+
+    use super::*;
+    use crate::{
+        BatchConfig, IncarnationSpec,
+        process::tests::{incarnation, process},
+    };
+
+    /// A run of `rows` random rows, and how many bytes its one piece is said to have.
+    fn run(schema: &RowSchema, rows: u64, seed: u64, piece_bytes: u64) -> Run {
+        // Other numbers for other `seed` and `n`, in no order.
+        let noise = |n: u64| {
+            let mixed = ((seed << 32) | n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (mixed ^ (mixed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9) as i64
+        };
+        let keys = Int64Array::from_iter_values((0..rows).map(noise));
+        let ones = vec![1; rows as usize];
+        let times = vec![1; rows as usize];
+        let updates = Updates::from_columns(schema, vec![Arc::new(keys)], times.into(), ones.into());
+        let sorted = consolidate(updates.expect("sound")).expect("sorted");
+        let run = encode_inline(&sorted, GROUP).expect("encoded");
+        let facts = stash_types::RunFacts { uncompressed_bytes: piece_bytes, ..run.facts };
+        Run::Inline(InlineRun { facts, ..run })
+    }
+
+    #[test]
+    fn as_many_runs_go_through_a_scratch_file_as_its_merge_can_hold() {
+        let schema = incarnation().schema;
+        let runs = [10, 10, 10, 40].map(|bytes| run(&schema, 1, 0, bytes));
+        // Two pieces of each run and of the output, and a row group, which is as large as the largest piece at least.
+        assert_eq!(scratch_bytes(&runs, 7), 2 * (70 + 40) + 40);
+        assert_eq!(scratch_bytes(&runs, 70), 2 * (70 + 40) + 70);
+        let fan_in = |row_group, largest| scratch_fan_in(&runs, row_group, largest);
+        assert_eq!(fan_in(7, 220).expect("fits"), None, "all can be merged at once");
+        assert_eq!(fan_in(7, 219).expect("fits"), Some(3), "all but the large one");
+        assert_eq!(fan_in(7, 90).expect("fits"), Some(3));
+        assert_eq!(fan_in(7, 89).expect("fits"), Some(2));
+        let over = fan_in(7, 69).expect_err("not even two");
+        assert!(matches!(over, BatchError::OverBudget { wanted: 70, largest: 69 }), "{over:?}");
+    }
+
+    #[tokio::test]
+    async fn a_scratch_file_has_parts_of_half_a_row_group_or_a_little_more() {
+        let row_group = 1 << 20;
+        let process = process(BatchConfig { row_group_bytes_max: row_group, ..BatchConfig::default() }).await;
+        let spec = incarnation();
+        let piece = Description::new(Frontier::at(0), Frontier::at(9)).expect("it covers a time");
+        let IncarnationSpec { sink, shard, schema, incarnation, .. } = spec;
+        let runs = [1, 2].map(|seed| run(&schema, 100_000, seed, 2_400_000)).to_vec();
+        let origins = Origins { sink, shard, schema, incarnation, piece };
+        let Run::Scratch(parts) = origins.scratch(&process, runs).await.expect("merged") else {
+            panic!("a scratch run")
+        };
+        let rows: u64 = parts.iter().map(|part| part.descriptor.facts.update_count).sum();
+        assert_eq!(rows, 200_000);
+        let lens: Vec<u64> = parts.iter().map(|part| part.descriptor.len).collect();
+        let (last, full) = lens.split_last().expect("some");
+        assert!(full.len() >= 2 && *last < row_group, "{lens:?}");
+        for len in full {
+            assert!((row_group * 2 / 5..row_group * 4 / 5).contains(len), "{lens:?}");
+        }
+        // Each lies behind the one before.
+        let mut end = 0;
+        for StoredPart { descriptor, origin, .. } in &parts {
+            let Origin::Scratch(_, offset) = origin else { panic!("in the file") };
+            assert_eq!(*offset, end);
+            end += descriptor.len;
+        }
+        assert_eq!(process.budget().usage().read, 0, "its memory is free");
     }
 }
