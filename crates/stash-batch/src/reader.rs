@@ -309,16 +309,16 @@ mod tests {
 
     use arrow::array::Int64Array;
     use stash_part::{Updates, consolidate, encode_inline};
-    use stash_types::InlineRun;
 
     use super::*;
     use crate::{
         BatchConfig, IncarnationSpec,
         process::tests::{incarnation, process},
+        run::tests::runs_of_pieces,
     };
 
-    /// A run of `rows` random rows, and how many bytes its one piece is said to have.
-    fn run(schema: &RowSchema, rows: u64, seed: u64, piece_bytes: u64) -> Run {
+    /// A run of `rows` random rows.
+    fn run(schema: &RowSchema, rows: u64, seed: u64) -> Run {
         // Other numbers for other `seed` and `n`, in no order.
         let noise = |n: u64| {
             let mixed = ((seed << 32) | n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -329,15 +329,12 @@ mod tests {
         let times = vec![1; rows as usize];
         let updates = Updates::from_columns(schema, vec![Arc::new(keys)], times.into(), ones.into());
         let sorted = consolidate(updates.expect("sound")).expect("sorted");
-        let run = encode_inline(&sorted, GROUP).expect("encoded");
-        let facts = stash_types::RunFacts { uncompressed_bytes: piece_bytes, ..run.facts };
-        Run::Inline(InlineRun { facts, ..run })
+        Run::Inline(encode_inline(&sorted, GROUP).expect("encoded"))
     }
 
     #[test]
     fn as_many_runs_go_through_a_scratch_file_as_its_merge_can_hold() {
-        let schema = incarnation().schema;
-        let runs = [10, 10, 10, 40].map(|bytes| run(&schema, 1, 0, bytes));
+        let runs = runs_of_pieces([10, 10, 10, 40]);
         // Two pieces of each run and of the output, and a row group, which is as large as the largest piece at least.
         assert_eq!(scratch_bytes(&runs, 7), 2 * (70 + 40) + 40);
         assert_eq!(scratch_bytes(&runs, 70), 2 * (70 + 40) + 70);
@@ -357,7 +354,7 @@ mod tests {
         let spec = incarnation();
         let piece = Description::new(Frontier::at(0), Frontier::at(9)).expect("it covers a time");
         let IncarnationSpec { sink, shard, schema, incarnation, .. } = spec;
-        let runs = [1, 2].map(|seed| run(&schema, 100_000, seed, 2_400_000)).to_vec();
+        let runs = [1, 2].map(|seed| run(&schema, 100_000, seed)).to_vec();
         let origins = Origins { sink, shard, schema, incarnation, piece };
         let Run::Scratch(parts) = origins.scratch(&process, runs).await.expect("merged") else {
             panic!("a scratch run")

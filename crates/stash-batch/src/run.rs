@@ -374,3 +374,72 @@ impl SortedMerge {
         })
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+pub(crate) mod tests {
+    use stash_catalog::testing::SeededIds;
+    use stash_types::{CatalogId, Frontier, IdSource, IncarnationId, PartName, RunFacts, SchemaFingerprint};
+
+    use super::*;
+    use crate::owned::tests::part;
+
+    /// A part of `piece_bytes` a piece.
+    fn row(n: u64, piece_bytes: u64) -> PartRow {
+        let incarnation = IncarnationId::from_uuid(SeededIds::new(1).ordered());
+        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let name = PartName { incarnation, description, process: 0, n };
+        PartRow { name, descriptor: PartDescriptor { piece_bytes, ..part(n) } }
+    }
+
+    /// Runs of one part each, of so many bytes a piece.
+    pub(crate) fn runs_of_pieces<const N: usize>(bytes: [u64; N]) -> [Run; N] {
+        bytes.map(|bytes| Run::Parts(vec![row(0, bytes)]))
+    }
+
+    #[test]
+    fn parts_of_a_run_come_together_in_their_order_however_they_are_given() {
+        let of = |process, run, ordinal| {
+            let mut row = row(u64::from(run * 10 + ordinal), 1);
+            (row.name.process, row.descriptor.process) = (process, process);
+            (row.descriptor.run, row.descriptor.ordinal) = (run, ordinal);
+            row
+        };
+        let parts = vec![of(1, 0, 0), of(0, 2, 1), of(0, 1, 0), of(0, 2, 2), of(0, 2, 0)];
+        let numbers: Vec<_> = Run::of_parts(parts).iter().map(Run::numbers).collect();
+        assert_eq!(numbers, [vec![(0, 10)], vec![(0, 20), (0, 21), (0, 22)], vec![(1, 0)]]);
+        assert_eq!(Run::of_parts(Vec::new()).len(), 0);
+    }
+
+    #[test]
+    fn a_run_tells_its_bytes_wherever_it_lies() {
+        let rows = [row(1, 30), row(2, 50), row(3, 40)];
+        let parts = Run::Parts(rows.to_vec());
+        assert_eq!((parts.stored_bytes(), parts.piece_bytes()), (210, 50));
+        let ids = SeededIds::new(1);
+        let shard = ShardId::derive(CatalogId::from_uuid(ids.random()), SinkId::from_uuid(ids.random()));
+        let file = Arc::new(tempfile::tempfile().expect("a file"));
+        let stored = |row: PartRow| StoredPart {
+            key: row.name.under(shard),
+            descriptor: row.descriptor,
+            origin: Origin::Scratch(Arc::clone(&file), 0),
+        };
+        let scratch = Run::Scratch(rows.map(stored).to_vec());
+        assert_eq!((scratch.stored_bytes(), scratch.piece_bytes()), (210, 50));
+        assert_eq!(scratch.numbers(), [], "no part of its own");
+        let payload = Bytes::from_static(b"twelve bytes");
+        let digest = stash_types::Digest::of(&payload);
+        let facts = RunFacts { uncompressed_bytes: 60, ..part(1).facts };
+        let inline =
+            Run::Inline(InlineRun { group: 0, payload, digest, facts, schema: SchemaFingerprint(digest) });
+        assert_eq!((inline.stored_bytes(), inline.piece_bytes()), (12, 60));
+        assert_eq!(inline.numbers(), []);
+    }
+
+    #[test]
+    fn a_merge_needs_two_pieces_of_each_run_and_of_what_it_gives() {
+        let needs = |runs: &[Run]| (SortedMerge::memory_bytes(runs), SortedMerge::largest_piece(runs));
+        assert_eq!(needs(&runs_of_pieces([10, 40, 20])), (220, 40));
+        assert_eq!(needs(&[]), (0, 0));
+        assert_eq!(needs(&runs_of_pieces([u64::MAX])), (u64::MAX, u64::MAX), "no overflow");
+    }
+}

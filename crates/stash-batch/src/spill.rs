@@ -308,14 +308,11 @@ pub(crate) async fn bound_runs(
         }
         runs.sort_by_cached_key(Run::stored_bytes);
         let budget = writer.process().budget();
-        let needed = |runs: &[Run]| SortedMerge::memory_bytes(runs).saturating_add(config.part_bytes);
-        // As many as the memory can hold at once, two at the least: what that needs, no smaller merge can avoid.
-        let fits = |n: &usize| needed(runs.get(..*n).unwrap_or(&[])) <= budget.largest(Traffic::Write);
-        let fan_in = (2..=config.runs_max).rev().find(fits).unwrap_or(2);
+        let fan_in = merge_fan_in(&runs, config, budget.largest(Traffic::Write));
         runs.truncate(fan_in);
         let spec = writer.spec();
         let run = writer.next_run();
-        let memory = needed(&runs);
+        let memory = merge_bytes(&runs, config.part_bytes);
         let _memory = budget.reserve_or(Traffic::Write, memory, writer.process().slots()).await?;
         let inputs: BTreeSet<(u32, u64)> = runs.iter().flat_map(Run::numbers).collect();
         let streams = runs.into_iter().map(|run| {
@@ -345,5 +342,104 @@ pub(crate) async fn bound_runs(
         used.discard();
         owned = kept;
         owned.absorb(merged);
+    }
+}
+
+/// What merging these runs into parts needs at once: the merge, and a part on its way out.
+fn merge_bytes(runs: &[Run], part_bytes: u64) -> u64 {
+    SortedMerge::memory_bytes(runs).saturating_add(part_bytes)
+}
+
+/// How many of the first runs are merged at once: as many as `largest` bytes of memory can hold, and two at the least: what
+/// those need, no smaller merge can avoid.
+fn merge_fan_in(runs: &[Run], config: &BatchConfig, largest: u64) -> usize {
+    let needed = |n: usize| merge_bytes(runs.get(..n).unwrap_or(&[]), config.part_bytes);
+    (2..=config.runs_max).rev().find(|n| needed(*n) <= largest).unwrap_or(2)
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use arrow::array::Int64Array;
+
+    use super::*;
+    use crate::{
+        process::tests::{incarnation, process},
+        run::tests::runs_of_pieces,
+    };
+
+    #[test]
+    fn as_many_runs_are_merged_at_once_as_memory_can_hold_and_two_at_the_least() {
+        let config = BatchConfig { runs_max: 4, part_bytes: 7, ..BatchConfig::default() };
+        let runs = runs_of_pieces([10, 10, 10, 40, 50]);
+        assert_eq!(merge_bytes(&runs[..3], 7), 2 * (30 + 10) + 7);
+        let fan_in = |largest| merge_fan_in(&runs, &config, largest);
+        assert_eq!(fan_in(u64::MAX), 4, "as many as a reader is to be expected to afford");
+        assert_eq!(fan_in(2 * (70 + 40) + 7), 4);
+        assert_eq!(fan_in(2 * (70 + 40) + 6), 3);
+        assert_eq!(fan_in(87), 3);
+        assert_eq!(fan_in(86), 2);
+        assert_eq!(fan_in(0), 2, "it waits for what it cannot do without");
+    }
+
+    fn rows(keys: impl IntoIterator<Item = i64>) -> Updates {
+        let keys = Int64Array::from_iter_values(keys);
+        let ones = vec![1; keys.len()];
+        let times = vec![3; keys.len()];
+        let columns: Vec<arrow::array::ArrayRef> = vec![Arc::new(keys)];
+        Updates::from_columns(&incarnation().schema, columns, times.into(), ones.into()).expect("sound")
+    }
+
+    fn sorted(keys: impl IntoIterator<Item = i64>) -> Sorted {
+        stash_part::consolidate(rows(keys)).expect("sorted")
+    }
+
+    #[tokio::test]
+    async fn what_is_held_is_counted_with_its_memory() {
+        let process = process(BatchConfig::default()).await;
+        let reserve = |bytes| process.budget().reserve(Traffic::Write, bytes);
+        let used = || process.budget().usage().write;
+        let (four, six) = (rows(0..4), sorted(0..6));
+        let (of_four, of_six) = (bytes_of(&four), bytes_of(six.updates()));
+        assert!(0 < of_four && of_four < of_six);
+
+        let mut held = Held::default();
+        assert_eq!((held.bytes(), held.unsorted_bytes()), (0, 0));
+        assert!(held.take_unsorted().is_none(), "there is nothing");
+        held.add(four.clone(), reserve(1000).await.expect("there is memory"));
+        held.add(four.clone(), reserve(1000).await.expect("there is memory"));
+        held.add_sorted(six.clone(), reserve(1000).await.expect("there is memory"));
+        assert_eq!((held.bytes(), held.unsorted_bytes()), (2 * of_four + of_six, 2 * of_four));
+        assert_eq!(used(), 3000);
+
+        let taken = held.take_unsorted().expect("eight rows");
+        assert_eq!((taken.bytes(), taken.unsorted_bytes()), (2 * of_four, 2 * of_four));
+        assert_eq!((held.bytes(), held.unsorted_bytes()), (of_six, 0));
+        assert!(held.take_unsorted().is_none(), "it was taken");
+
+        let joined = Held::join([held, taken].into_iter());
+        assert_eq!((joined.bytes(), joined.unsorted_bytes()), (2 * of_four + of_six, 2 * of_four));
+        let (all, memory) = joined.consolidate(&incarnation().schema).expect("sound");
+        assert_eq!(all.updates().num_rows(), 6, "equal rows become one");
+        assert_eq!(all.updates().diffs().to_vec(), [3, 3, 3, 3, 1, 1]);
+        assert_eq!(used(), HELD_FACTOR * bytes_of(all.updates()), "what consolidating saved is given back");
+        drop(memory);
+        assert_eq!(used(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_written_is_sorted_in_chunks_of_a_size() {
+        let process = process(BatchConfig::default()).await;
+        let memory = |bytes| process.budget().reserve(Traffic::Write, bytes);
+        let piece = bytes_of(&rows(0..4));
+        let mut held = Held::default();
+        for n in 0..5 {
+            held.add(rows(n * 4..n * 4 + 4), memory(10).await.expect("there is memory"));
+        }
+        held.add_sorted(sorted(100..103), memory(10).await.expect("there is memory"));
+        let (chunks, reserved) = held.into_chunks(&incarnation().schema, 2 * piece).expect("sorted");
+        let chunks: Vec<usize> = chunks.iter().map(|chunk| chunk.updates().num_rows()).collect();
+        assert_eq!(chunks, [3, 8, 8, 4], "what was sorted already, two pieces each, and the last");
+        assert_eq!(process.budget().usage().write, 60);
+        drop(reserved);
     }
 }
