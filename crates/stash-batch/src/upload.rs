@@ -106,7 +106,7 @@ fn pause(attempt: u32) -> Duration {
     Duration::from_millis(50 << attempt.saturating_sub(1).min(6))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use std::{
         ops::Range,
@@ -115,9 +115,13 @@ mod tests {
 
     use futures::stream::BoxStream;
     use stash_blob::{BlobEntry, Deleted, ObjectBlobs};
-    use stash_types::BlobPrefix;
+    use stash_catalog::testing::SeededIds;
+    use stash_types::{
+        BlobPrefix, CatalogId, Description, Frontier, IdSource, IncarnationId, PartName, ShardId, SinkId,
+    };
 
     use super::*;
+    use crate::Meters;
 
     /// A store whose first PUT lands where it can be read, and whose sync then fails.
     #[derive(Debug)]
@@ -183,6 +187,64 @@ mod tests {
         );
         tried().await.expect("the second PUT is answered");
         assert!(unsynced.durable.load(Ordering::Relaxed));
+    }
+
+    fn failed(retry: bool) -> BlobError {
+        let what = "the store failed".to_owned();
+        BlobError::Determinate { op: "put", key: "k".to_owned(), what, retry, source: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_is_tried_so_many_times_and_only_where_that_may_help() {
+        let ids = SeededIds::new(1);
+        let shard = ShardId::derive(CatalogId::from_uuid(ids.random()), SinkId::from_uuid(ids.random()));
+        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let incarnation = IncarnationId::from_uuid(ids.ordered());
+        let key = PartName { incarnation, description, process: 0, n: 0 }.under(shard);
+        let meters = Meters::new().of(shard);
+        // Fails with these errors, then works: how often it was tried, and whether it worked in the end.
+        let tried = async |errors: Vec<BlobError>| {
+            let (mut errors, mut tries) = (errors.into_iter(), 0);
+            let work = || {
+                tries += 1;
+                std::future::ready(errors.next().map_or(Ok(()), Err))
+            };
+            let done = retrying(BlobOp::Put, &meters, key, 3, work).await;
+            (tries, done.is_ok())
+        };
+        let unknown = || BlobError::Indeterminate {
+            op: "put",
+            key: "k".to_owned(),
+            what: "no answer".to_owned(),
+            source: None,
+        };
+        assert_eq!(tried(vec![]).await, (1, true));
+        let begun = tokio::time::Instant::now();
+        assert_eq!(tried(vec![failed(true), unknown()]).await, (3, true));
+        assert_eq!(begun.elapsed(), pause(1) + pause(2));
+        assert_eq!(tried(vec![failed(true), failed(true), failed(true)]).await, (3, false));
+        assert_eq!(tried(vec![failed(false)]).await, (1, false));
+        let gone = BlobError::NotFound { op: "get", key: "k".to_owned() };
+        assert_eq!(tried(vec![gone]).await, (1, false));
+    }
+
+    #[tokio::test]
+    async fn what_stands_under_the_key_is_an_earlier_try_only_if_it_is_the_same() {
+        let store: Arc<dyn BlobStore> = Arc::new(ObjectBlobs::memory());
+        let (key, bytes) = (BlobKey::stash_json(), Bytes::from_static(b"part"));
+        let put = async |bytes: Bytes| {
+            let (len, digest) = (bytes.len() as u64, Digest::of(&bytes));
+            try_put(&store, &key, &[bytes], len, digest).await
+        };
+        put(bytes.clone()).await.expect("created");
+        put(bytes).await.expect("it is its own");
+        for other in [&b"trap"[..], b"par", b"longer part"] {
+            let error = put(Bytes::copy_from_slice(other)).await.expect_err("another's");
+            assert!(
+                matches!(&error, BlobError::Determinate { retry: false, what, .. } if what.contains("another object")),
+                "{error}"
+            );
+        }
     }
 
     #[test]
