@@ -474,6 +474,17 @@ pub(crate) mod tests {
         assert_eq!(flush_bytes(u64::MAX, (1, u64::MAX), u64::MAX), u64::MAX / 6, "no overflow");
     }
 
+    #[tokio::test]
+    async fn a_process_measures_where_it_was_told_to() {
+        let spec = incarnation();
+        let (other, meters) = (process(BatchConfig::default()).await, Meters::new());
+        let (store, catalog) = (Arc::clone(other.store()), Arc::clone(other.catalog()));
+        let process =
+            Process::metered(store, catalog, BatchConfig::default(), meters.clone()).expect("it starts");
+        assert!(Arc::ptr_eq(&process.meters().of(spec.shard), &meters.of(spec.shard)));
+        assert!(!Arc::ptr_eq(&other.meters().of(spec.shard), &meters.of(spec.shard)));
+    }
+
     /// A process over an empty store and an empty catalog, in memory.
     pub(crate) async fn process(config: BatchConfig) -> Process {
         let (clock, ids) = (Arc::new(ManualClock::at(1)), Arc::new(SeededIds::new(1)));

@@ -50,6 +50,22 @@ fn what_was_planned_is_read() {
 }
 
 #[test]
+fn a_plan_says_how_much_it_names_when_it_is_written_and_as_it_is_read() {
+    let mut writer = PlanWriter::new(Vec::new(), &header()).expect("begun");
+    for one in [planned(0, None), planned(1, Some("t-1")), planned(2, None)] {
+        writer.add(&one).expect("added");
+    }
+    let tally = |entries, bytes| Tally { entries, bytes };
+    let (text, totals) = writer.finish().expect("finished");
+    assert_eq!((totals.garbage, totals.left_over_uploads), (tally(2, 22), tally(1, 11)));
+    assert_eq!(totals.all(), tally(3, 33));
+    let mut reader = PlanReader::new(text.as_slice()).expect("a plan");
+    assert_eq!(reader.totals().all(), tally(0, 0));
+    reader.next_planned().expect("in order");
+    assert_eq!(reader.totals().all(), tally(1, 10));
+}
+
+#[test]
 fn a_plan_that_was_cut_short_anywhere_is_no_plan() {
     let text = written(&header(), &[planned(0, None), planned(1, Some("t"))]);
     for cut in 0..text.len() {
