@@ -69,7 +69,12 @@ fn a_plan_says_how_much_it_names_when_it_is_written_and_as_it_is_read() {
 fn a_plan_that_was_cut_short_anywhere_is_no_plan() {
     let text = written(&header(), &[planned(0, None), planned(1, Some("t"))]);
     for cut in 0..text.len() {
-        assert!(read(&text.as_bytes()[..cut]).is_err(), "cut to {cut} of {} bytes", text.len());
+        let error = read(&text.as_bytes()[..cut]);
+        assert!(
+            matches!(error, Err(PlanError::CutShort { .. })),
+            "cut to {cut} of {} bytes: {error:?}",
+            text.len()
+        );
     }
     let error = read(text.lines().take(2).map(|line| format!("{line}\n")).collect::<String>().as_bytes());
     assert!(matches!(error, Err(PlanError::CutShort { line: 2 })), "{error:?}");
