@@ -84,6 +84,20 @@ fn planned(plan: &[u8]) -> Vec<Planned> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_earlier_try_of_the_stashs_own_object_is_left_over_until_somebody_opens_it() {
+    let world = World::files(small(0)).await;
+    let stash = world.open().await;
+    let name = ".stash.json.1-1.tmp";
+    put(&world, name, b"{}");
+    let report = stash.audit(None, |_| {}).await.expect("an audit");
+    assert_eq!(entries(&report, None, Class::LeftOver(Unowned::KeySettled)), 1, "{:?}", report.lines);
+    assert!(report.foreign.is_empty(), "{:?}", report.foreign);
+    drop(stash_blob::LocalStore::open(&world.blobs()).expect("opened"));
+    assert!(!world.blobs().join(name).exists(), "it goes at the next opening");
+    world.close([stash]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_byte_has_one_class_and_the_classes_sum_up_to_the_listing() {
     let world = World::files(small(0)).await;
     let sink = world.sink().await;
