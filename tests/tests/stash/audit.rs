@@ -217,8 +217,16 @@ async fn every_byte_has_one_class_and_the_classes_sum_up_to_the_listing() {
     assert_eq!(reasons, wanted);
     world.store.heal();
     let before = on_disk(&world.blobs());
-    let dry = apply(&stash, &plan, false, 100).await.expect("looked at");
+    let mut told = Vec::new();
+    let options = ApplyOptions { commit: false, deletes_max: 100 };
+    let looked = stash
+        .apply_plan(&mut PlanReader::new(plan.as_slice()).expect("a plan"), options, |all| {
+            told.push(all.entries)
+        })
+        .await;
+    let dry = looked.expect("looked at");
     assert_eq!((dry.queued.entries, dry.aborted.entries), (3, 2));
+    assert_eq!((told.len(), told.last()), (2, Some(&5)), "those of a sink together: {told:?}");
     assert_eq!(on_disk(&world.blobs()), before, "a dry run changes nothing");
     let applied = apply(&stash, &plan, true, 100).await.expect("applied");
     assert_eq!(applied, dry, "it did what it said");

@@ -59,7 +59,7 @@ async fn verify_finds_nothing_on_a_healthy_sink_and_names_each_damage() {
     fs::write(&foreign, "not of Stash").expect("written");
     assert_eq!(broken(&sink).await, ["I17"], "a foreign file");
     let swept = sink.sweep().await.expect("swept");
-    assert_eq!(swept.garbage, 0);
+    assert_eq!((swept.listed, swept.being_written, swept.garbage), (5, 1, 0), "the foreign one too");
     assert_eq!(swept.foreign, [format!("{}/notes.txt", sink.shard())], "a sweep tells of it");
     assert!(foreign.exists(), "and leaves it");
     fs::remove_file(&foreign).expect("removed");
