@@ -339,14 +339,14 @@ async fn what_is_no_garbage_when_a_plan_is_applied_is_kept_and_reported() {
     }
     let forged = writer.finish().expect("finished").0;
     let report = apply(stash, &forged, true, 100).await.expect("applied");
-    let kept: Vec<Kept> = report.kept.first.iter().map(|kept| kept.why).collect();
+    let kept: Vec<_> = report.kept.first.iter().map(|kept| (kept.name.clone(), kept.why)).collect();
     let wanted = [
-        Kept::Referenced,
-        Kept::BeingWritten,
-        Kept::BeingWritten,
-        Kept::Foreign,
-        Kept::Foreign,
-        Kept::OtherLength,
+        (referenced.to_string(), Kept::Referenced),
+        (coming.to_string(), Kept::BeingWritten),
+        (format!("{coming} (upload 1-1)"), Kept::BeingWritten),
+        (stranger.to_string(), Kept::Foreign),
+        (format!("{stranger} (upload 1-1)"), Kept::Foreign),
+        (orphans[0].to_string(), Kept::OtherLength),
     ];
     assert_eq!(kept, wanted);
     let none = Tally::default();
