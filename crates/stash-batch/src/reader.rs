@@ -25,7 +25,7 @@ use crate::{
     BatchError, Process, SinkMeters, Traffic,
     budget::Reservation,
     process::compute,
-    run::{Origin, Run, RunStream, SortedMerge, StoredPart},
+    run::{self, Origin, Run, RunStream, SortedMerge, StoredPart},
     spill::{GROUP, encode_options},
 };
 
@@ -271,11 +271,9 @@ fn scratch_fan_in(runs: &[Run], row_group_bytes_max: u64, largest: u64) -> Resul
     if SortedMerge::memory_bytes(runs) <= largest {
         return Ok(None);
     }
-    let needed = |n: usize| scratch_bytes(runs.get(..n).unwrap_or(runs), row_group_bytes_max);
-    match (2..=runs.len()).rev().find(|n| needed(*n) <= largest) {
-        Some(fan_in) => Ok(Some(fan_in)),
-        None => Err(BatchError::OverBudget { wanted: needed(2), largest }),
-    }
+    let needed = |runs: &[Run]| scratch_bytes(runs, row_group_bytes_max);
+    let over = || BatchError::OverBudget { wanted: needed(runs.get(..2).unwrap_or(runs)), largest };
+    run::fan_in(runs, runs.len(), needed, largest).map(Some).ok_or_else(over)
 }
 
 struct ScratchWriter {
@@ -318,7 +316,7 @@ mod tests {
     };
 
     /// A run of `rows` random rows.
-    fn run(schema: &RowSchema, rows: u64, seed: u64) -> Run {
+    fn random_run(schema: &RowSchema, rows: u64, seed: u64) -> Run {
         // Other numbers for other `seed` and `n`, in no order.
         let noise = |n: u64| {
             let mixed = ((seed << 32) | n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -354,7 +352,7 @@ mod tests {
         let spec = incarnation();
         let piece = Description::new(Frontier::at(0), Frontier::at(9)).expect("it covers a time");
         let IncarnationSpec { sink, shard, schema, incarnation, .. } = spec;
-        let runs = [1, 2].map(|seed| run(&schema, 100_000, seed)).to_vec();
+        let runs = [1, 2].map(|seed| random_run(&schema, 100_000, seed)).to_vec();
         let origins = Origins { sink, shard, schema, incarnation, piece };
         let Run::Scratch(parts) = origins.scratch(&process, runs).await.expect("merged") else {
             panic!("a scratch run")

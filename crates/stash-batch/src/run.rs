@@ -96,6 +96,16 @@ impl Run {
     }
 }
 
+/// The most of the first runs, two or more and at most `most`, whose merge needs no more than `largest` bytes.
+pub(crate) fn fan_in(
+    runs: &[Run],
+    most: usize,
+    needed: impl Fn(&[Run]) -> u64,
+    largest: u64,
+) -> Option<usize> {
+    (2..=most).rev().find(|n| runs.get(..*n).is_some_and(|runs| needed(runs) <= largest))
+}
+
 /// Where the parts of a run are read.
 #[derive(Clone, Debug)]
 struct Place {
@@ -377,15 +387,14 @@ impl SortedMerge {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) mod tests {
-    use stash_catalog::testing::SeededIds;
-    use stash_types::{CatalogId, Frontier, IdSource, IncarnationId, PartName, RunFacts, SchemaFingerprint};
+    use stash_types::{Frontier, PartName, RunFacts, SchemaFingerprint};
 
     use super::*;
-    use crate::owned::tests::part;
+    use crate::{owned::tests::part, process::tests::incarnation};
 
     /// A part of `piece_bytes` a piece.
     fn row(n: u64, piece_bytes: u64) -> PartRow {
-        let incarnation = IncarnationId::from_uuid(SeededIds::new(1).ordered());
+        let incarnation = incarnation().incarnation;
         let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
         let name = PartName { incarnation, description, process: 0, n };
         PartRow { name, descriptor: PartDescriptor { piece_bytes, ..part(n) } }
@@ -415,8 +424,7 @@ pub(crate) mod tests {
         let rows = [row(1, 30), row(2, 50), row(3, 40)];
         let parts = Run::Parts(rows.to_vec());
         assert_eq!((parts.stored_bytes(), parts.piece_bytes()), (210, 50));
-        let ids = SeededIds::new(1);
-        let shard = ShardId::derive(CatalogId::from_uuid(ids.random()), SinkId::from_uuid(ids.random()));
+        let shard = incarnation().shard;
         let file = Arc::new(tempfile::tempfile().expect("a file"));
         let stored = |row: PartRow| StoredPart {
             key: row.name.under(shard),

@@ -13,7 +13,7 @@ use crate::{
     BatchConfig, BatchError, OwnedParts, Traffic,
     budget::Reservation,
     process::{IncarnationWriter, compute},
-    run::{Run, RunStream, SortedMerge},
+    run::{self, Run, RunStream, SortedMerge},
 };
 
 /// Memory that is reserved for each byte of updates: themselves, and what they become: sorted, then encoded.
@@ -353,8 +353,7 @@ fn merge_bytes(runs: &[Run], part_bytes: u64) -> u64 {
 /// How many of the first runs are merged at once: as many as `largest` bytes of memory can hold, and two at the least: what
 /// those need, no smaller merge can avoid.
 fn merge_fan_in(runs: &[Run], config: &BatchConfig, largest: u64) -> usize {
-    let needed = |n: usize| merge_bytes(runs.get(..n).unwrap_or(&[]), config.part_bytes);
-    (2..=config.runs_max).rev().find(|n| needed(*n) <= largest).unwrap_or(2)
+    run::fan_in(runs, config.runs_max, |runs| merge_bytes(runs, config.part_bytes), largest).unwrap_or(2)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

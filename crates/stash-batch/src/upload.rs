@@ -115,13 +115,10 @@ mod tests {
 
     use futures::stream::BoxStream;
     use stash_blob::{BlobEntry, Deleted, ObjectBlobs};
-    use stash_catalog::testing::SeededIds;
-    use stash_types::{
-        BlobPrefix, CatalogId, Description, Frontier, IdSource, IncarnationId, PartName, ShardId, SinkId,
-    };
+    use stash_types::{BlobPrefix, Description, Frontier, PartName};
 
     use super::*;
-    use crate::Meters;
+    use crate::{IncarnationSpec, Meters, process::tests::incarnation};
 
     /// A store whose first PUT lands where it can be read, and whose sync then fails.
     #[derive(Debug)]
@@ -196,10 +193,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_fails_is_tried_so_many_times_and_only_where_that_may_help() {
-        let ids = SeededIds::new(1);
-        let shard = ShardId::derive(CatalogId::from_uuid(ids.random()), SinkId::from_uuid(ids.random()));
+        let IncarnationSpec { shard, incarnation, .. } = incarnation();
         let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
-        let incarnation = IncarnationId::from_uuid(ids.ordered());
         let key = PartName { incarnation, description, process: 0, n: 0 }.under(shard);
         let meters = Meters::new().of(shard);
         // Fails with these errors, then works: how often it was tried, and whether it worked in the end.
