@@ -1,11 +1,13 @@
 //! What `read` prints: batches of updates, each closed by its progress.
 //!
 //! - *ndjson*: an object a line, every column a key, nulls explicit; integers exact whatever their size; a float
-//!   that JSON has no number for is `"NaN"`, `"inf"` or `"-inf"`; bytes are hex. Progress is
-//!   `{"_progress": 42}`, and `{"_progress": "end"}` when complete.
+//!   that JSON has no number for is `"NaN"`, `"inf"` or `"-inf"`; bytes are hex; a moment of a time zone has the
+//!   zone's offset. Progress is `{"_progress": 42}`, and `{"_progress": "end"}` when complete.
 //! - *csv*: a header, then one record an update; null is an empty field and the empty string is `""`. The last
 //!   column is `_progress`: empty in updates. In a progress record it is a time or `end`, and all else is
 //!   empty. Nested values are JSON text.
+//!
+//!   Neither has a text for a moment beyond the calendar, or in a zone nobody knows: an error says so.
 //! - *parquet*: one file, whole once finished. The last progress is the footer's key `stash.progress`.
 //!
 //! After progress `t` every update with a time below `t` was printed. An error of the output is returned as it
@@ -63,6 +65,13 @@ fn io_error(error: ArrowError) -> io::Error {
         ArrowError::IoError(_, error) => error,
         other => io::Error::new(io::ErrorKind::InvalidData, other),
     }
+}
+
+/// Why a value of a column has no text, and what writes it.
+fn unprintable(column: &str, error: &ArrowError) -> String {
+    format!(
+        "column {column:?} holds a value without a text ({error}): `--format parquet` writes every value as it is"
+    )
 }
 
 /// Refuses a batch of other columns than announced.

@@ -11,6 +11,7 @@ use arrow::{
         Float32Array, Float64Array, Int64Array, ListArray, RecordBatch, StringArray,
         TimestampMicrosecondArray, UInt64Array,
     },
+    buffer::OffsetBuffer,
     datatypes::{Field, Float32Type, Float64Type, Int32Type, Schema, SchemaRef},
 };
 use proptest::prelude::*;
@@ -126,6 +127,61 @@ fn the_printed_text_is_the_documented_one() {
         "s,f,_time,_diff,_progress\n\"\",NaN,18446744073709551614,-9223372036854775808,\n\
          ,1e300,0,9223372036854775807,\n,,,,42\n,,,,end\n"
     );
+}
+
+#[test]
+fn moments_of_any_zone_are_printed_with_its_offset() {
+    let moments = TimestampMicrosecondArray::from(vec![Some(1_700_000_000_000_001), None]);
+    for (zone, shown) in [
+        ("UTC", "2023-11-14T22:13:20.000001Z"),
+        ("Europe/Berlin", "2023-11-14T23:13:20.000001+01:00"),
+        ("+05:30", "2023-11-15T03:43:20.000001+05:30"),
+    ] {
+        let at: ArrayRef = Arc::new(moments.clone().with_timezone(zone));
+        let offsets = OffsetBuffer::from_lengths([1, 1]);
+        let item = Arc::new(Field::new_list_field(at.data_type().clone(), true));
+        let list: ArrayRef = Arc::new(ListArray::new(item, offsets, Arc::clone(&at), None));
+        let batch = updates(vec![("at", at), ("all", list)]);
+        let first_lines = |format| {
+            let text = String::from_utf8(print(format, &[(&batch, None)], &batch.schema())).expect("text");
+            text.lines().take(3).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (time, diff) = (u64::MAX - 1, i64::MIN);
+        assert_eq!(
+            first_lines(Format::Ndjson)[..2],
+            [
+                format!(r#"{{"at":"{shown}","all":["{shown}"],"_time":{time},"_diff":{diff}}}"#),
+                format!(r#"{{"at":null,"all":[null],"_time":0,"_diff":{}}}"#, i64::MAX),
+            ]
+        );
+        assert_eq!(
+            first_lines(Format::Csv)[1..],
+            [format!(r#"{shown},"[""{shown}""]",{time},{diff},"#), format!(",[null],0,{},", i64::MAX),]
+        );
+    }
+}
+
+#[test]
+fn what_has_no_text_is_an_error_that_names_its_column() {
+    let beyond: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![0, i64::MAX]));
+    let nowhere: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![0, 0]).with_timezone("Nowhere"));
+    for at in [beyond, nowhere] {
+        let item = Arc::new(Field::new_list_field(at.data_type().clone(), true));
+        let list: ArrayRef =
+            Arc::new(ListArray::new(item, OffsetBuffer::from_lengths([1, 1]), Arc::clone(&at), None));
+        for column in [at, list] {
+            let batch = updates(vec![("at", column)]);
+            for format in [Format::Ndjson, Format::Csv] {
+                let output = Shared::default();
+                let error = batch_writer(format, output.clone()).batch(&batch).expect_err("no such moment");
+                let text = error.to_string();
+                assert!(text.contains("\"at\"") && text.contains("--format parquet"), "{format}: {text}");
+                let printed = output.0.lock().expect("no writer panicked").clone();
+                assert_eq!(String::from_utf8_lossy(&printed).matches("1970").count(), 0, "{format}");
+            }
+            assert_eq!(there_and_back(Format::Parquet, &batch).column(0), batch.column(0));
+        }
+    }
 }
 
 #[test]

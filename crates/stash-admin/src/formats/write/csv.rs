@@ -8,12 +8,14 @@ use std::{
 use arrow::{
     array::{Array, RecordBatch},
     buffer::NullBuffer,
-    datatypes::SchemaRef,
-    json::writer::{EncoderOptions, NullableEncoder, make_encoder},
+    datatypes::{Field, SchemaRef},
+    json::writer::{EncoderFactory, EncoderOptions, NullableEncoder, make_encoder},
     util::display::{ArrayFormatter, FormatOptions},
 };
 
-use super::{super::PROGRESS, BatchWriter, check_schema, io_error, ndjson::ExactFloats, progress_text};
+use super::{
+    super::PROGRESS, BatchWriter, check_schema, io_error, ndjson::Exact, progress_text, unprintable,
+};
 
 /// Prints CSV.
 #[derive(Debug)]
@@ -30,26 +32,32 @@ impl<W: Write> CsvWriter<W> {
     }
 }
 
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
 /// How the values of one column become text.
 enum Printer<'a> {
-    Plain(ArrayFormatter<'a>, Option<NullBuffer>),
+    Plain(&'a Field, ArrayFormatter<'a>, Option<NullBuffer>),
     Json(NullableEncoder<'a>),
 }
 
 impl Printer<'_> {
     /// Puts the value into `text`, which is empty; false for null.
     fn print(&mut self, row: usize, text: &mut String) -> io::Result<bool> {
-        let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidData, error);
         match self {
-            Printer::Plain(_, Some(nulls)) if nulls.is_null(row) => return Ok(false),
+            Printer::Plain(_, _, Some(nulls)) if nulls.is_null(row) => return Ok(false),
             Printer::Json(encoder) if encoder.is_null(row) => return Ok(false),
-            Printer::Plain(formatter, _) => {
-                formatter.value(row).write(text).map_err(|error| invalid(error.to_string()))?;
+            Printer::Plain(field, formatter, _) => {
+                formatter
+                    .value(row)
+                    .write(text)
+                    .map_err(|error| invalid(unprintable(field.name(), &error)))?;
             }
             Printer::Json(encoder) => {
                 let mut bytes = Vec::new();
                 encoder.encode(row, &mut bytes);
-                text.push_str(&String::from_utf8(bytes).map_err(|error| invalid(error.to_string()))?);
+                text.push_str(&String::from_utf8(bytes).map_err(invalid)?);
             }
         }
         Ok(true)
@@ -90,14 +98,17 @@ impl<W: Write + Send> BatchWriter for CsvWriter<W> {
             None => self.begin(batch.schema_ref())?,
         }
         let format = FormatOptions::new();
-        let json = EncoderOptions::default().with_encoder_factory(Arc::new(ExactFloats));
+        let exact = Arc::new(Exact::default());
+        let json =
+            EncoderOptions::default().with_encoder_factory(Arc::clone(&exact) as Arc<dyn EncoderFactory>);
         let mut printers = Vec::with_capacity(batch.num_columns());
         for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
             printers.push(if column.data_type().is_nested() {
                 Printer::Json(make_encoder(field, column, &json).map_err(io_error)?)
             } else {
-                let formatter = ArrayFormatter::try_new(column, &format).map_err(io_error)?;
-                Printer::Plain(formatter, column.logical_nulls())
+                let formatter = ArrayFormatter::try_new(column, &format)
+                    .map_err(|error| invalid(unprintable(field.name(), &error)))?;
+                Printer::Plain(field, formatter, column.logical_nulls())
             });
         }
         self.buffer.clear();
@@ -112,6 +123,7 @@ impl<W: Write + Send> BatchWriter for CsvWriter<W> {
             }
             self.buffer.push('\n');
         }
+        exact.check()?;
         self.output.write_all(self.buffer.as_bytes())
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use arrow::{
@@ -13,9 +13,10 @@ use arrow::{
         WriterBuilder,
         writer::{Encoder, EncoderFactory, EncoderOptions, LineDelimited, NullableEncoder},
     },
+    util::display::{ArrayFormatter, FormatOptions},
 };
 
-use super::{super::PROGRESS, BatchWriter, io_error};
+use super::{super::PROGRESS, BatchWriter, io_error, unprintable};
 
 /// Prints NDJSON.
 #[derive(Debug)]
@@ -39,11 +40,13 @@ impl<W: Write + Send> BatchWriter for NdjsonWriter<W> {
     fn batch(&mut self, batch: &RecordBatch) -> io::Result<()> {
         // Encoded aside, so that an error of the output comes back as it was.
         self.buffer.clear();
-        let builder =
-            WriterBuilder::new().with_explicit_nulls(true).with_encoder_factory(Arc::new(ExactFloats));
+        let exact = Arc::new(Exact::default());
+        let factory = Arc::clone(&exact) as Arc<dyn EncoderFactory>;
+        let builder = WriterBuilder::new().with_explicit_nulls(true).with_encoder_factory(factory);
         let mut writer = builder.build::<_, LineDelimited>(&mut self.buffer);
         writer.write(batch).and_then(|()| writer.finish()).map_err(io_error)?;
         drop(writer);
+        exact.check()?;
         self.output.write_all(&self.buffer)
     }
 
@@ -63,14 +66,27 @@ impl<W: Write + Send> BatchWriter for NdjsonWriter<W> {
     }
 }
 
-/// Floats in their shortest exact form. The library's own encoder prints null for NaN and the infinities: a lost value.
-#[derive(Debug)]
-pub(super) struct ExactFloats;
+/// Values as they are: floats in their shortest exact form, and no moment that the calendar does not have. The library's
+/// own encoder prints null for NaN and the infinities, a lost value, and for such a moment its error as if it was text.
+#[derive(Debug, Default)]
+pub(super) struct Exact {
+    failed: Arc<OnceLock<String>>,
+}
 
-impl EncoderFactory for ExactFloats {
+impl Exact {
+    /// An encoder cannot fail: whether one should have.
+    pub(super) fn check(&self) -> io::Result<()> {
+        match self.failed.get() {
+            None => Ok(()),
+            Some(why) => Err(io::Error::new(io::ErrorKind::InvalidData, why.clone())),
+        }
+    }
+}
+
+impl EncoderFactory for Exact {
     fn make_default_encoder<'a>(
         &self,
-        _field: &'a FieldRef,
+        field: &'a FieldRef,
         array: &'a dyn Array,
         _options: &'a EncoderOptions,
     ) -> Result<Option<NullableEncoder<'a>>, ArrowError> {
@@ -83,6 +99,12 @@ impl EncoderFactory for ExactFloats {
             }
             DataType::Float64 => {
                 Box::new(Floats(array.as_primitive::<Float64Type>(), |v| (v.is_finite(), format!("{v:?}"))))
+            }
+            other if other.is_temporal() => {
+                let formatter = ArrayFormatter::try_new(array, &FormatOptions::new())
+                    .map_err(|error| ArrowError::JsonError(unprintable(field.name(), &error)))?;
+                let (text, failed) = (String::new(), Arc::clone(&self.failed));
+                Box::new(Moments { field, formatter, text, failed })
             }
             _ => return Ok(None),
         };
@@ -103,5 +125,25 @@ impl<T: ArrowPrimitiveType> Encoder for Floats<'_, T> {
             out.extend_from_slice(text.as_bytes());
             out.push(b'"');
         }
+    }
+}
+
+/// A column of dates, times or durations.
+struct Moments<'a> {
+    field: &'a FieldRef,
+    formatter: ArrayFormatter<'a>,
+    text: String,
+    failed: Arc<OnceLock<String>>,
+}
+
+impl Encoder for Moments<'_> {
+    fn encode(&mut self, index: usize, out: &mut Vec<u8>) {
+        self.text.clear();
+        if let Err(error) = self.formatter.value(index).write(&mut self.text) {
+            self.failed.get_or_init(|| unprintable(self.field.name(), &error));
+        }
+        out.push(b'"');
+        out.extend_from_slice(self.text.as_bytes());
+        out.push(b'"');
     }
 }
