@@ -91,33 +91,16 @@ impl ShareBuilder {
         Ok(())
     }
 
-    /// Cuts what was given at once into pieces that memory is reserved for one by one.
+    /// What was given at once in pieces that memory is reserved for one by one.
     fn pieces(&self, updates: Updates) -> Result<Vec<Updates>, BatchError> {
         let config = self.writer.process().config();
-        let mut todo = vec![updates];
-        let mut pieces = Vec::new();
-        while let Some(updates) = todo.pop() {
-            let (rows, bytes) = (updates.num_rows(), bytes_of(&updates));
-            if rows == 0 {
-                continue;
-            }
-            if rows > 1 && bytes > config.chunk_bytes {
-                let half = rows / 2;
-                todo.push(updates.slice(half, rows - half));
-                todo.push(updates.slice(0, half));
-                continue;
-            }
-            if bytes > config.row_bytes_max() {
-                return Err(BatchError::RowTooLarge {
-                    sink: self.writer.spec().sink,
-                    time: updates.times().first().copied().unwrap_or_default(),
-                    bytes,
-                    largest: config.row_bytes_max(),
-                });
-            }
-            pieces.push(updates);
-        }
-        Ok(pieces)
+        let largest = config.row_bytes_max();
+        cut(updates, config.chunk_bytes, largest).map_err(|row| BatchError::RowTooLarge {
+            sink: self.writer.spec().sink,
+            time: row.times().first().copied().unwrap_or_default(),
+            bytes: bytes_of(&row),
+            largest,
+        })
     }
 
     fn admit(&self, batch: RecordBatch) -> Result<Updates, BatchError> {
@@ -293,6 +276,77 @@ impl Drop for ShareBuilder {
     fn drop(&mut self) {
         if !self.reported {
             self.give_up("a worker gave up its share before it was finished");
+        }
+    }
+}
+
+/// The same updates in order, cut into halves until each has at most so many bytes, or is a single row; if that is larger
+/// than `row_max`, the row.
+fn cut(updates: Updates, bytes_max: u64, row_max: u64) -> Result<Vec<Updates>, Updates> {
+    let (mut todo, mut pieces) = (vec![updates], Vec::new());
+    while let Some(updates) = todo.pop() {
+        match (updates.num_rows(), bytes_of(&updates)) {
+            (0, _) => {}
+            (rows, bytes) if rows > 1 && bytes > bytes_max => {
+                todo.extend([updates.slice(rows / 2, rows), updates.slice(0, rows / 2)]);
+            }
+            (_, bytes) if bytes > row_max => return Err(updates),
+            _ => pieces.push(updates),
+        }
+    }
+    Ok(pieces)
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use arrow::{array::AsArray, datatypes::Int64Type};
+
+    use super::*;
+    use crate::{
+        BatchConfig,
+        process::tests::{incarnation, process},
+        spill::tests::{rows, rows_at},
+    };
+
+    fn keys(updates: &Updates) -> Vec<i64> {
+        updates.batch().column(0).as_primitive::<Int64Type>().values().to_vec()
+    }
+
+    #[test]
+    fn updates_are_halved_until_they_fit_and_none_is_lost() {
+        let pieces = |updates, bytes_max| {
+            cut(updates, bytes_max, u64::MAX).expect("any row").iter().map(keys).collect::<Vec<_>>()
+        };
+        let (one, five) = (bytes_of(&rows(0..1)), bytes_of(&rows(0..5)));
+        assert_eq!(pieces(rows(0..5), five), [[0, 1, 2, 3, 4]], "it fits exactly");
+        assert_eq!(pieces(rows(0..5), five - 1), [vec![0, 1], vec![2, 3, 4]]);
+        assert_eq!(pieces(rows(0..5), 2 * one), [vec![0, 1], vec![2], vec![3, 4]]);
+        assert_eq!(pieces(rows(0..3), 0), [[0], [1], [2]], "a row is not cut");
+        assert_eq!(pieces(rows(0..0), 0), [[0; 0]; 0]);
+    }
+
+    #[test]
+    fn a_row_is_too_large_only_above_the_largest() {
+        let one = bytes_of(&rows(7..8));
+        assert_eq!(cut(rows(7..9), one, one).map(|pieces| pieces.len()).ok(), Some(2));
+        assert_eq!(cut(rows(7..9), one, one - 1).map_err(|row| keys(&row)).err(), Some(vec![7]));
+    }
+
+    #[tokio::test]
+    async fn what_lies_outside_of_the_description_is_refused_and_nothing_of_it_taken() {
+        let process = process(BatchConfig::default()).await;
+        let writer = WriterHandle::open(process.clone(), incarnation()).expect("a sound spec");
+        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let mut share = writer.share(WorkerIndex(0), description, Frontier::at(3)).expect("it opens");
+        for times in [&[2, 3][..], &[8, 9], &[2], &[9]] {
+            let refused = share.push(rows_at(times).into_batch()).await;
+            assert!(matches!(refused, Err(BatchError::InvalidUsage { .. })), "{times:?}: {refused:?}");
+        }
+        share.push(rows_at(&[]).into_batch()).await.expect("nothing lies outside");
+        share.push(rows_at(&[3, 8]).into_batch()).await.expect("the first and the last time");
+        match share.finish().await.share {
+            Share::Inline(run) => assert_eq!(run.facts.update_count, 2),
+            other => panic!("two small rows travel inline, not as {other:?}"),
         }
     }
 }

@@ -357,7 +357,7 @@ fn merge_fan_in(runs: &[Run], config: &BatchConfig, largest: u64) -> usize {
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
-mod tests {
+pub(crate) mod tests {
     use arrow::array::Int64Array;
 
     use super::*;
@@ -380,11 +380,20 @@ mod tests {
         assert_eq!(fan_in(0), 2, "it waits for what it cannot do without");
     }
 
-    fn rows(keys: impl IntoIterator<Item = i64>) -> Updates {
-        let keys = Int64Array::from_iter_values(keys);
+    /// Updates of these keys, each once at time 3.
+    pub(crate) fn rows(keys: impl IntoIterator<Item = i64>) -> Updates {
+        updates(keys.into_iter().map(|key| (key, 3)))
+    }
+
+    /// An update at each of these times.
+    pub(crate) fn rows_at(times: &[u64]) -> Updates {
+        updates((0..).zip(times.iter().copied()))
+    }
+
+    fn updates(rows: impl Iterator<Item = (i64, u64)>) -> Updates {
+        let (keys, times): (Vec<i64>, Vec<u64>) = rows.unzip();
         let ones = vec![1; keys.len()];
-        let times = vec![3; keys.len()];
-        let columns: Vec<arrow::array::ArrayRef> = vec![Arc::new(keys)];
+        let columns: Vec<arrow::array::ArrayRef> = vec![Arc::new(Int64Array::from(keys))];
         Updates::from_columns(&incarnation().schema, columns, times.into(), ones.into()).expect("sound")
     }
 
