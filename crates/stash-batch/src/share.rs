@@ -349,4 +349,35 @@ mod tests {
             other => panic!("two small rows travel inline, not as {other:?}"),
         }
     }
+
+    #[tokio::test]
+    async fn what_fills_a_chunk_is_consolidated_at_once() {
+        let config = BatchConfig { chunk_bytes: bytes_of(&rows(0..8)), ..BatchConfig::default() };
+        let process = process(config).await;
+        let writer = WriterHandle::open(process.clone(), incarnation()).expect("a sound spec");
+        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let mut share = writer.share(WorkerIndex(0), description, Frontier::at(3)).expect("it opens");
+        let used = || process.budget().usage().write / HELD_FACTOR;
+        share.push(rows([5; 7]).into_batch()).await.expect("taken");
+        assert_eq!(used(), bytes_of(&rows(0..7)), "there is room for one more");
+        share.push(rows([5]).into_batch()).await.expect("taken");
+        assert_eq!(used(), bytes_of(&rows(0..1)), "equal rows are one");
+        drop(share);
+        assert_eq!(used(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_share_that_is_dropped_unfinished_fails_the_batch_for_all_workers() {
+        let process = process(BatchConfig::default()).await;
+        let two = std::num::NonZeroU32::new(2).expect("two");
+        let spec = crate::IncarnationSpec { workers: two, local_workers: two, ..incarnation() };
+        let writer = WriterHandle::open(process.clone(), spec).expect("a sound spec");
+        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let [gone, other] = [0, 1]
+            .map(|worker| writer.share(WorkerIndex(worker), description, Frontier::at(3)).expect("it opens"));
+        drop(gone);
+        let share = other.finish().await.share;
+        assert!(matches!(&share, Share::Failed { reason } if reason.contains("gave up")), "{share:?}");
+        assert!(process.slots().is_empty(), "both arrived");
+    }
 }

@@ -390,3 +390,55 @@ impl State {
         }
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use stash_types::Frontier;
+
+    use super::*;
+    use crate::{
+        BatchConfig, ShareBuilder, WriterHandle,
+        process::tests::{incarnation, process},
+        spill::tests::rows,
+    };
+
+    /// The only worker's share of `[3, upper)`.
+    fn share(writer: &Arc<WriterHandle>, upper: u64) -> ShareBuilder {
+        let description = Description::new(Frontier::at(3), Frontier::at(upper)).expect("it covers a time");
+        writer.share(WorkerIndex(0), description, Frontier::at(3)).expect("it opens")
+    }
+
+    #[tokio::test]
+    async fn who_needs_memory_has_the_oldest_batch_written_that_holds_any() {
+        let process = process(BatchConfig::default()).await;
+        let writer = WriterHandle::open(process.clone(), incarnation()).expect("a sound spec");
+        let slots = process.slots();
+        assert!(!slots.relieve().await, "nothing is open");
+        // The oldest holds nothing; of the others the older one is neither the first nor the last by its description.
+        let [_empty, mut older, mut newer, mut newest] = [7, 6, 8, 5].map(|upper| share(&writer, upper));
+        assert!(!slots.relieve().await, "nothing is held");
+        for share in [&mut newest, &mut older, &mut newer] {
+            share.push(rows(0..4).into_batch()).await.expect("taken");
+        }
+        let held = || {
+            let registry = slots.registry();
+            let holding = registry.slots.iter().filter(|(_, slot)| slot.held_bytes() > 0);
+            holding.map(|((_, description), _)| description.upper()).collect::<Vec<_>>()
+        };
+        assert_eq!(held(), [5, 6, 8].map(Frontier::at));
+        let used = process.budget().usage().write;
+
+        slots.flushing.store(1, Ordering::Release);
+        assert!(!slots.relieve().await, "a run is being written: its memory is about to be free");
+        slots.flushing.store(0, Ordering::Release);
+        assert_eq!(held(), [5, 6, 8].map(Frontier::at));
+
+        for left in [&[5, 8][..], &[5], &[]] {
+            assert!(slots.relieve().await);
+            assert_eq!(held(), left.iter().copied().map(Frontier::at).collect::<Vec<_>>());
+            let share_of_three = u64::try_from(left.len()).expect("few") * used / 3;
+            assert_eq!(process.budget().usage().write, share_of_three);
+        }
+        assert!(!slots.relieve().await, "all was written");
+    }
+}
