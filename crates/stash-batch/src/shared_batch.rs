@@ -168,7 +168,7 @@ pub(crate) struct Level {
 }
 
 /// What an arriving worker is to do.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// Nothing lies here for it to report.
     Empty,
@@ -397,7 +397,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        BatchConfig, ShareBuilder, WriterHandle,
+        BatchConfig, IncarnationSpec, ShareBuilder, Traffic, WriterHandle,
         process::tests::{incarnation, process},
         spill::tests::rows,
     };
@@ -440,5 +440,73 @@ mod tests {
             assert_eq!(process.budget().usage().write, share_of_three);
         }
         assert!(!slots.relieve().await, "all was written");
+    }
+
+    const FIRST: WorkerIndex = WorkerIndex(0);
+    const SECOND: WorkerIndex = WorkerIndex(1);
+
+    /// A batch of two workers. Four rows of those who hold any lie in it.
+    async fn held_by(workers: &[WorkerIndex]) -> (Arc<WriterHandle>, Arc<SharedBatch>) {
+        let process = process(BatchConfig::default()).await;
+        let two = std::num::NonZeroU32::new(2).expect("two");
+        let spec = IncarnationSpec { workers: two, local_workers: two, ..incarnation() };
+        let writer = WriterHandle::open(process.clone(), spec).expect("a sound spec");
+        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let slot = process.slots().touch(writer.writer(), description);
+        for worker in workers {
+            let memory = process.budget().reserve(Traffic::Write, 1000).await.expect("there is memory");
+            slot.add(*worker, rows(0..4), memory).expect("it is good");
+        }
+        (writer, slot)
+    }
+
+    #[tokio::test]
+    async fn only_the_last_writes_and_only_if_something_cannot_travel_in_shares() {
+        use Arrival::{Empty, Inline, Last};
+        for (holding, first_small, second_small, arrivals) in [
+            (&[][..], false, false, (Empty, Empty)),
+            (&[FIRST], true, false, (Inline, Empty)),
+            (&[FIRST], false, false, (Empty, Last)),
+            (&[SECOND], false, true, (Empty, Inline)),
+            (&[SECOND], false, false, (Empty, Last)),
+            (&[FIRST, SECOND], true, true, (Inline, Inline)),
+            (&[FIRST, SECOND], true, false, (Inline, Last)),
+            (&[FIRST, SECOND], false, true, (Empty, Last)),
+        ] {
+            let (writer, slot) = held_by(holding).await;
+            let first = slot.arrive(FIRST, first_small).expect("it is good");
+            assert_eq!(writer.process().slots().len(), 1, "it waits for the second");
+            let second = slot.arrive(SECOND, second_small).expect("it is good");
+            assert_eq!((first, second), arrivals, "{holding:?}, {first_small}, {second_small}");
+            assert!(writer.process().slots().is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_being_written_is_waited_for_by_the_last() {
+        for holding in [&[][..], &[SECOND]] {
+            let (_writer, slot) = held_by(holding).await;
+            slot.state().flushing = 1;
+            assert_eq!(slot.arrive(FIRST, false).expect("it is good"), Arrival::Empty);
+            assert_eq!(slot.arrive(SECOND, !holding.is_empty()).expect("it is good"), Arrival::Last);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_taken_out_or_written_meanwhile_is_not_held() {
+        let (_writer, slot) = held_by(&[FIRST, SECOND]).await;
+        assert!(slot.take_unsorted(FIRST).is_some(), "its rows cancelled when they were sorted");
+        assert_eq!(slot.arrive(FIRST, false).expect("it is good"), Arrival::Empty);
+        assert_eq!(slot.arrive(SECOND, true).expect("it is good"), Arrival::Inline, "nothing else lies here");
+
+        let (_writer, slot) = held_by(&[FIRST]).await;
+        slot.flush().await.expect("written");
+        assert_eq!(
+            slot.arrive(FIRST, true).expect("it is good"),
+            Arrival::Empty,
+            "or its rows would count twice"
+        );
+        assert_eq!(slot.arrive(SECOND, false).expect("it is good"), Arrival::Last);
+        assert_eq!(slot.close().await.expect("one run").len(), 1);
     }
 }
