@@ -450,4 +450,18 @@ pub(crate) mod tests {
         assert_eq!(process.budget().usage().write, 60);
         drop(reserved);
     }
+
+    #[test]
+    fn parts_are_encoded_under_the_limits_of_the_process() {
+        let config = BatchConfig {
+            memory_bytes: BatchConfig::MEMORY_BYTES_MIN,
+            row_group_bytes_max: 11,
+            row_group_rows_max: 12,
+            ..BatchConfig::default()
+        };
+        let options = encode_options(&config);
+        assert_eq!((options.row_group_bytes_max, options.row_group_rows_max), (11, 12));
+        assert_eq!(u64::try_from(options.row_bytes_max), Ok(config.row_bytes_max()));
+        assert_ne!(options.row_bytes_max, EncodeOptions::default().row_bytes_max);
+    }
 }
