@@ -11,6 +11,7 @@ mod interruptions;
 mod keeping;
 mod loading;
 mod looking;
+#[cfg(feature = "prometheus")]
 mod measuring;
 mod reading;
 mod simulating;
