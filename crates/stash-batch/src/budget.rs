@@ -201,11 +201,9 @@ impl Budget {
         let begun = Instant::now();
         self.waits(traffic).count.increment(1);
         loop {
-            // SUBTLE: the wake-up is registered before the state is looked at; the other way round, a release
-            // between look and wait would be missed for ever.
+            // SUBTLE: the wake-up is asked for before the state is looked at, and is owed from then on; the other way
+            // round, a release between look and wait would be missed for ever.
             let freed = self.shared.freed.notified();
-            tokio::pin!(freed);
-            freed.as_mut().enable();
             if place.is_first_and_takes(bytes) {
                 self.waits(traffic).durations.record(begun.elapsed());
                 return Ok(Reservation { budget: self.clone(), traffic, bytes });

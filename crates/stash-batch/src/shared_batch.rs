@@ -336,9 +336,8 @@ impl SharedBatch {
     pub(crate) async fn close(self: &Arc<Self>) -> Result<OwnedParts, BatchError> {
         self.flush().await?;
         loop {
+            // Asked for before the state is looked at: what ends meanwhile is not missed.
             let quiet = self.quiet.notified();
-            tokio::pin!(quiet);
-            quiet.as_mut().enable();
             {
                 let mut state = self.state();
                 if let Some(why) = &state.failed {
