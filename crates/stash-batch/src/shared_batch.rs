@@ -508,4 +508,19 @@ mod tests {
         assert_eq!(slot.arrive(SECOND, false).expect("it is good"), Arrival::Last);
         assert_eq!(slot.close().await.expect("one run").len(), 1);
     }
+
+    #[tokio::test]
+    async fn what_comes_back_to_a_batch_that_failed_meanwhile_is_given_up_at_once() {
+        let (writer, slot) = held_by(&[FIRST, SECOND]).await;
+        let sorted = slot.take_unsorted(FIRST).expect("four rows").consolidate(&writer.spec().schema);
+        let (sorted, memory) = sorted.expect("sound");
+        slot.give_up(SECOND, Failed::passing("told to"));
+        slot.put_sorted(FIRST, sorted, memory.expect("it was reserved"));
+        assert_eq!(writer.process().budget().usage().write, 0, "a batch that failed holds no memory");
+
+        let (_writer, slot) = held_by(&[FIRST]).await;
+        slot.state().failed = Some(Failed::passing("told to"));
+        slot.flush().await.expect("the run itself is written");
+        assert!(slot.state().parts.is_none());
+    }
 }

@@ -358,7 +358,11 @@ fn merge_fan_in(runs: &[Run], config: &BatchConfig, largest: u64) -> usize {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) mod tests {
-    use arrow::array::Int64Array;
+    use arrow::{
+        array::{Int64Array, StringArray},
+        datatypes::{DataType, Field, Schema},
+    };
+    use stash_types::Frontier;
 
     use super::*;
     use crate::{
@@ -463,5 +467,27 @@ pub(crate) mod tests {
         assert_eq!((options.row_group_bytes_max, options.row_group_rows_max), (11, 12));
         assert_eq!(u64::try_from(options.row_bytes_max), Ok(config.row_bytes_max()));
         assert_ne!(options.row_bytes_max, EncodeOptions::default().row_bytes_max);
+    }
+
+    #[tokio::test]
+    async fn a_run_that_ends_in_a_large_row_is_not_gone_on_with() {
+        let schema = Schema::new(vec![Field::new("text", DataType::Utf8, false)]);
+        let schema = RowSchema::new(Arc::new(schema)).expect("a schema");
+        let spec = crate::IncarnationSpec { schema: schema.clone(), ..incarnation() };
+        let writer = crate::WriterHandle::open(process(BatchConfig::default()).await, spec).expect("sound");
+        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let end_after = |lengths: &[usize]| {
+            let mut run = RunEncoder::new(writer.writer(), description, 7).going_on(None);
+            for length in lengths {
+                let column: arrow::array::ArrayRef = Arc::new(StringArray::from(vec!["z".repeat(*length)]));
+                let row = Updates::from_columns(&schema, vec![column], vec![3].into(), vec![1].into());
+                let sorted = stash_part::consolidate(row.expect("sound")).expect("sorted");
+                run.write(&sorted).expect("written");
+            }
+            run.end().map(|end| end.run)
+        };
+        let large = usize::try_from(END_BYTES_MAX).expect("small");
+        assert_eq!(end_after(&[large / 2]), Some(7));
+        assert_eq!(end_after(&[large / 2, large]), None, "nor is a smaller row before it its end");
     }
 }

@@ -23,8 +23,8 @@ use super::{
     percent,
 };
 use crate::{
-    BatchConfig, BatchReader, BatchSource, IncarnationSpec, Meters, OwnedParts, Process, WriterHandle,
-    budget::Relief, sync::pause,
+    BatchConfig, BatchReader, BatchSource, IncarnationSpec, Meters, OwnedParts, Process, ShareBuilder,
+    Traffic, WriterHandle, budget::Relief, sync::pause,
 };
 
 /// Rows of a push; fewer than what [`weight`] has room for.
@@ -457,6 +457,71 @@ fn of_runs_written_side_by_side_at_most_one_goes_on_with_the_run_before() {
                 pushed.collect::<Vec<_>>(),
                 "all of it, once, in order (I14)"
             );
+            world.close().await;
+        });
+    });
+}
+
+/// A share of the only worker, with one push.
+async fn pushed_share(world: &World, worker: u32, at: u64) -> ShareBuilder {
+    let share = world.writer.share(WorkerIndex(worker), description(at), Frontier::MIN);
+    let mut share = share.expect("it opens");
+    share.push(rows(worker, 0, at)).await.expect("it is taken");
+    share
+}
+
+async fn finished(share: ShareBuilder, worker: u32) -> Told {
+    Told { message: Some(share.finish().await), pushed: pushed(worker, 1), end: End::Finished }
+}
+
+#[test]
+fn who_waits_for_memory_is_woken_once_what_another_has_written_is_not_enough() {
+    explore("who_waits_for_memory", 20, || {
+        block_on(async {
+            let world = World::new(1, 1 << 20, 0, 0);
+            let shares = [pushed_share(&world, 0, 0).await, pushed_share(&world, 0, 1).await];
+            let (budget, process) = (world.process.budget(), world.process.clone());
+            let held = budget.usage().write;
+            let free = budget.largest(Traffic::Write) - held;
+            let rest = budget.try_reserve(Traffic::Write, free).expect("it is free");
+            let other = spawn(async move { process.slots().relieve().await });
+            let waited = budget.reserve_or(Traffic::Write, held, world.process.slots()).await;
+            drop((waited.expect("both batches can be written"), rest));
+            other.await.expect("it ends");
+            for (at, share) in (0..).zip(shares) {
+                assert_eq!(merge(&world, at, vec![finished(share, 0).await]).await, Merged::Whole);
+            }
+            world.close().await;
+        });
+    });
+}
+
+#[test]
+fn who_had_a_batch_written_for_memory_and_is_cancelled_takes_nothing_with_it() {
+    explore("who_had_a_batch_written", 20, || {
+        block_on(async {
+            let world = World::new(1, 1 << 20, 0, 0);
+            let share = pushed_share(&world, 0, 0).await;
+            let polls = usize::try_from(below(4)).expect("small");
+            let _cancelled = poll_times(world.process.slots().relieve(), polls).await;
+            assert_eq!(merge(&world, 0, vec![finished(share, 0).await]).await, Merged::Whole);
+            world.close().await;
+        });
+    });
+}
+
+#[test]
+fn nobody_becomes_the_last_of_a_batch_that_lacks_what_another_gave_up() {
+    explore("nobody_becomes_the_last", 20, || {
+        block_on(async {
+            let world = World::new(2, 1 << 20, 0, 0);
+            let (first, second) = (pushed_share(&world, 0, 0).await, pushed_share(&world, 1, 0).await);
+            let gone = spawn(async move { drop(first) });
+            let share = finished(second, 1).await.message.expect("it lived").share;
+            gone.await.expect("it ends");
+            // It came before the other gave up, or hears of it.
+            assert!(matches!(share, Share::Empty | Share::Failed { .. }), "{}", share.kind());
+            drop(share);
             world.close().await;
         });
     });
