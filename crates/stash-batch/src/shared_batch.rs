@@ -398,7 +398,7 @@ mod tests {
     use crate::{
         BatchConfig, IncarnationSpec, ShareBuilder, Traffic, WriterHandle,
         process::tests::{incarnation, process},
-        spill::tests::rows,
+        spill::tests::{rows, run_end, run_of},
     };
 
     /// The only worker's share of `[3, upper)`.
@@ -522,5 +522,15 @@ mod tests {
         slot.state().failed = Some(Failed::passing("told to"));
         slot.flush().await.expect("the run itself is written");
         assert!(slot.state().parts.is_none());
+    }
+
+    #[tokio::test]
+    async fn of_runs_written_side_by_side_the_last_whose_end_is_known_is_gone_on_with() {
+        let (writer, slot) = held_by(&[]).await;
+        for (end, known) in [(None, None), (Some(1), Some(1)), (None, Some(1)), (Some(2), Some(2))] {
+            writer.process().slots().flushing.store(1, Ordering::Release);
+            slot.flushed(Ok(WrittenRun { parts: None, end: end.map(run_end) })).expect("written");
+            assert_eq!(slot.state().end.as_ref().map(run_of), known);
+        }
     }
 }

@@ -401,6 +401,16 @@ pub(crate) mod tests {
         Updates::from_columns(&incarnation().schema, columns, times.into(), ones.into()).expect("sound")
     }
 
+    /// Where a run of this number ended.
+    pub(crate) fn run_end(run: u32) -> RunEnd {
+        RunEnd { run, ordinal: 1, last: sorted([9]) }
+    }
+
+    /// The number of the run that ended there.
+    pub(crate) fn run_of(end: &RunEnd) -> u32 {
+        end.run
+    }
+
     fn sorted(keys: impl IntoIterator<Item = i64>) -> Sorted {
         stash_part::consolidate(rows(keys)).expect("sorted")
     }

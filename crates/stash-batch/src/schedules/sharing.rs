@@ -497,6 +497,33 @@ fn who_waits_for_memory_is_woken_once_what_another_has_written_is_not_enough() {
 }
 
 #[test]
+fn who_waits_for_memory_is_woken_by_whatever_can_be_written() {
+    explore("who_waits_is_woken", 20, || {
+        block_on(async {
+            // Two pushes fill a chunk, which is taken out and comes back sorted.
+            let world = World::new(1, 4 << 10, 0, 0);
+            let share = world.writer.share(WorkerIndex(0), description(0), Frontier::MIN);
+            let mut share = share.expect("it opens");
+            let pushing = spawn(async move {
+                for push in 0..2 {
+                    share.push(rows(0, push, 0)).await.expect("it is taken");
+                }
+                share
+            });
+            let budget = world.process.budget();
+            let everything = budget.largest(Traffic::Write);
+            let waited = budget.reserve_or(Traffic::Write, everything, world.process.slots()).await;
+            drop(waited.expect("all that is held can be written"));
+            let share = pushing.await.expect("it ends");
+            let message = Some(share.finish().await);
+            let told = Told { message, pushed: pushed(0, 2), end: End::Finished };
+            assert_eq!(merge(&world, 0, vec![told]).await, Merged::Whole);
+            world.close().await;
+        });
+    });
+}
+
+#[test]
 fn who_had_a_batch_written_for_memory_and_is_cancelled_takes_nothing_with_it() {
     explore("who_had_a_batch_written", 20, || {
         block_on(async {
