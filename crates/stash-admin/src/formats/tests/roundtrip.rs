@@ -130,6 +130,15 @@ fn the_printed_text_is_the_documented_one() {
 }
 
 #[test]
+fn a_name_that_begins_with_a_byte_order_mark_keeps_it() {
+    let marked: ArrayRef = Arc::new(StringArray::from(vec!["\u{feff}", "\u{feff}a"]));
+    let batch = updates(vec![("\u{feff}name", marked)]);
+    for format in [Format::Csv, Format::Ndjson, Format::Parquet] {
+        assert_eq!(there_and_back(format, &batch), batch, "{format}");
+    }
+}
+
+#[test]
 fn moments_of_any_zone_are_printed_with_its_offset() {
     let moments = TimestampMicrosecondArray::from(vec![Some(1_700_000_000_000_001), None]);
     for (zone, shown) in [

@@ -66,7 +66,8 @@ impl Printer<'_> {
 
 /// Adds `text` to `line`, in quotes where a reader needs them: empty text too, since a bare empty field is null.
 fn push_field(line: &mut String, text: &str) {
-    let plain = |c: char| !matches!(c, ',' | '"' | '\n' | '\r');
+    // U+FEFF at the start of a file is no text to a reader.
+    let plain = |c: char| !matches!(c, ',' | '"' | '\n' | '\r' | '\u{feff}');
     if !text.is_empty() && text.chars().all(plain) && text.trim() == text {
         line.push_str(text);
         return;
