@@ -97,10 +97,14 @@ fn array(text: &StringArray, wanted: &DataType) -> Result<ArrayRef, usize> {
         DataType::UInt32 => numbers::<UInt32Type>(text, |t| t.parse().ok())?,
         DataType::UInt64 => numbers::<UInt64Type>(text, |t| t.parse().ok())?,
         DataType::Float32 => numbers::<Float32Type>(text, |t| {
-            t.parse().ok().filter(|v: &f32| !v.is_infinite() || infinite(t))
+            let number = t.parse().ok().filter(|v: &f32| !v.is_infinite() || infinite(t));
+            // It is printed as `NaN`, whatever its sign.
+            number.map(|v| if v.is_nan() { f32::NAN } else { v })
         })?,
         DataType::Float64 => numbers::<Float64Type>(text, |t| {
-            t.parse().ok().filter(|v: &f64| !v.is_infinite() || infinite(t))
+            let number = t.parse().ok().filter(|v: &f64| !v.is_infinite() || infinite(t));
+            // It is printed as `NaN`, whatever its sign.
+            number.map(|v| if v.is_nan() { f64::NAN } else { v })
         })?,
         DataType::Date32 => numbers::<Date32Type>(text, Date32Type::parse)?,
         DataType::Timestamp(TimeUnit::Microsecond, None) => {

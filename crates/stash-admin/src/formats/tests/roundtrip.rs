@@ -139,6 +139,16 @@ fn a_name_that_begins_with_a_byte_order_mark_keeps_it() {
 }
 
 #[test]
+fn a_nan_is_one_whatever_sign_its_text_has() {
+    let file = csv("f,g,t,d\nNaN,NaN,0,1\n-NaN,-nan,0,1\n");
+    let read = whole(&file.read("t", Some("d"), Some("f:float64,g:float32")).expect("two updates"));
+    assert_eq!(read.slice(0, 1), read.slice(1, 1));
+    for format in [Format::Csv, Format::Ndjson] {
+        assert_eq!(there_and_back(format, &read), read, "{format}");
+    }
+}
+
+#[test]
 fn moments_of_any_zone_are_printed_with_its_offset() {
     let moments = TimestampMicrosecondArray::from(vec![Some(1_700_000_000_000_001), None]);
     for (zone, shown) in [
