@@ -1,6 +1,6 @@
 //! One row column of a text file: its fields are collected as text and become an Arrow array together.
 
-use std::sync::Arc;
+use std::{str::FromStr, sync::Arc};
 
 use arrow::{
     array::{
@@ -96,16 +96,8 @@ fn array(text: &StringArray, wanted: &DataType) -> Result<ArrayRef, usize> {
         DataType::UInt16 => numbers::<UInt16Type>(text, |t| t.parse().ok())?,
         DataType::UInt32 => numbers::<UInt32Type>(text, |t| t.parse().ok())?,
         DataType::UInt64 => numbers::<UInt64Type>(text, |t| t.parse().ok())?,
-        DataType::Float32 => numbers::<Float32Type>(text, |t| {
-            let number = t.parse().ok().filter(|v: &f32| !v.is_infinite() || infinite(t));
-            // It is printed as `NaN`, whatever its sign.
-            number.map(|v| if v.is_nan() { f32::NAN } else { v })
-        })?,
-        DataType::Float64 => numbers::<Float64Type>(text, |t| {
-            let number = t.parse().ok().filter(|v: &f64| !v.is_infinite() || infinite(t));
-            // It is printed as `NaN`, whatever its sign.
-            number.map(|v| if v.is_nan() { f64::NAN } else { v })
-        })?,
+        DataType::Float32 => numbers::<Float32Type>(text, |t| parse_float(t, f32::NAN))?,
+        DataType::Float64 => numbers::<Float64Type>(text, |t| parse_float(t, f64::NAN))?,
         DataType::Date32 => numbers::<Date32Type>(text, Date32Type::parse)?,
         DataType::Timestamp(TimeUnit::Microsecond, None) => {
             let utc: Tz = "+00:00".parse().map_err(|_| 0_usize)?;
@@ -152,6 +144,16 @@ fn parse_bool(text: &str) -> Option<bool> {
         _ if text.eq_ignore_ascii_case("false") => Some(false),
         _ => None,
     }
+}
+
+/// Every NaN is `nan`: it is printed as `NaN`, whatever its sign.
+fn parse_float<F: FromStr + Copy + Into<f64>>(text: &str, nan: F) -> Option<F> {
+    let number: F = text.parse().ok()?;
+    let wide: f64 = number.into();
+    if wide.is_nan() {
+        return Some(nan);
+    }
+    (!wide.is_infinite() || infinite(text)).then_some(number)
 }
 
 /// Whether the text says infinity, rather than a number too large.

@@ -63,8 +63,13 @@ fn progress_text(upper: Option<u64>) -> String {
 fn io_error(error: ArrowError) -> io::Error {
     match error {
         ArrowError::IoError(_, error) => error,
-        other => io::Error::new(io::ErrorKind::InvalidData, other),
+        other => invalid(other),
     }
+}
+
+/// What is to be printed cannot be.
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 /// Why a value of a column has no text, and what writes it.

@@ -14,7 +14,7 @@ use arrow::{
 };
 
 use super::{
-    super::PROGRESS, BatchWriter, check_schema, io_error, ndjson::Exact, progress_text, unprintable,
+    super::PROGRESS, BatchWriter, check_schema, invalid, io_error, ndjson::Exact, progress_text, unprintable,
 };
 
 /// Prints CSV.
@@ -30,10 +30,6 @@ impl<W: Write> CsvWriter<W> {
     pub fn new(output: W) -> CsvWriter<W> {
         CsvWriter { output, schema: None, buffer: String::new() }
     }
-}
-
-fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 /// How the values of one column become text.

@@ -16,7 +16,7 @@ use arrow::{
     util::display::{ArrayFormatter, FormatOptions},
 };
 
-use super::{super::PROGRESS, BatchWriter, io_error, unprintable};
+use super::{super::PROGRESS, BatchWriter, invalid, io_error, unprintable};
 
 /// Prints NDJSON.
 #[derive(Debug)]
@@ -76,10 +76,7 @@ pub(super) struct Exact {
 impl Exact {
     /// An encoder cannot fail: whether one should have.
     pub(super) fn check(&self) -> io::Result<()> {
-        match self.failed.get() {
-            None => Ok(()),
-            Some(why) => Err(io::Error::new(io::ErrorKind::InvalidData, why.clone())),
-        }
+        self.failed.get().map_or(Ok(()), |why| Err(invalid(why.as_str())))
     }
 }
 
