@@ -132,9 +132,10 @@ impl Drop for OwnedParts {
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) mod tests {
     use stash_catalog::testing::SeededIds;
-    use stash_types::{CatalogId, Digest, Frontier, IdSource, RunFacts, SchemaFingerprint};
+    use stash_types::{CatalogId, Digest, IdSource, RunFacts, SchemaFingerprint};
 
     use super::*;
+    use crate::process::tests::description;
 
     /// A part of 70 bytes with 5 updates at times 3 to 8.
     pub(crate) fn part(n: u64) -> PartDescriptor {
@@ -163,7 +164,7 @@ pub(crate) mod tests {
         let sink = SinkId::from_uuid(ids.random());
         let shard = ShardId::derive(CatalogId::from_uuid(ids.random()), sink);
         let incarnation = IncarnationId::from_uuid(ids.ordered());
-        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let description = description(3, 9);
         let owning =
             |parts| OwnedParts::new(Arc::clone(&ledger), sink, shard, incarnation, description, parts);
         let key = |n| PartName { incarnation, description, process: 0, n }.under(shard);

@@ -510,10 +510,21 @@ pub(crate) mod tests {
         }
     }
 
+    /// The same of two workers, both of this process.
+    pub(crate) fn incarnation_of_two() -> IncarnationSpec {
+        let two = NonZeroU32::new(2).expect("two");
+        IncarnationSpec { workers: two, local_workers: two, ..incarnation() }
+    }
+
+    /// `[lower, upper)`.
+    pub(crate) fn description(lower: u64, upper: u64) -> Description {
+        Description::new(Frontier::at(lower), Frontier::at(upper)).expect("it covers a time")
+    }
+
     #[test]
     fn a_share_that_cannot_have_been_written_for_its_description_is_refused() {
         let spec = incarnation();
-        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let description = description(3, 9);
         let message = |parts: Vec<PartDescriptor>| ShareMessage {
             sink: spec.sink,
             incarnation: spec.incarnation,
@@ -562,9 +573,7 @@ pub(crate) mod tests {
         };
         let other = WriterHandle::open(process.clone(), other_spec).expect("a sound spec");
         let share = |of: &Arc<WriterHandle>, upper| {
-            let description =
-                Description::new(Frontier::at(3), Frontier::at(upper)).expect("it covers a time");
-            of.share(WorkerIndex(0), description, Frontier::at(3)).expect("it opens")
+            of.share(WorkerIndex(0), description(3, upper), Frontier::at(3)).expect("it opens")
         };
         let (early, untouched) = (share(&given_up, 9), share(&other, 9));
         assert_eq!(process.slots().len(), 2);

@@ -311,7 +311,7 @@ mod tests {
     use super::*;
     use crate::{
         BatchConfig, IncarnationSpec,
-        process::tests::{incarnation, process},
+        process::tests::{description, incarnation, process},
         run::tests::runs_of_pieces,
     };
 
@@ -350,7 +350,7 @@ mod tests {
         let row_group = 1 << 20;
         let process = process(BatchConfig { row_group_bytes_max: row_group, ..BatchConfig::default() }).await;
         let spec = incarnation();
-        let piece = Description::new(Frontier::at(0), Frontier::at(9)).expect("it covers a time");
+        let piece = description(0, 9);
         let IncarnationSpec { sink, shard, schema, incarnation, .. } = spec;
         let runs = [1, 2].map(|seed| random_run(&schema, 100_000, seed)).to_vec();
         let origins = Origins { sink, shard, schema, incarnation, piece };

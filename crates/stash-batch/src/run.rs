@@ -387,15 +387,18 @@ impl SortedMerge {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) mod tests {
-    use stash_types::{Frontier, PartName, RunFacts, SchemaFingerprint};
+    use stash_types::{PartName, RunFacts, SchemaFingerprint};
 
     use super::*;
-    use crate::{owned::tests::part, process::tests::incarnation};
+    use crate::{
+        owned::tests::part,
+        process::tests::{description, incarnation},
+    };
 
     /// A part of `piece_bytes` a piece.
     fn row(n: u64, piece_bytes: u64) -> PartRow {
         let incarnation = incarnation().incarnation;
-        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let description = description(3, 9);
         let name = PartName { incarnation, description, process: 0, n };
         PartRow { name, descriptor: PartDescriptor { piece_bytes, ..part(n) } }
     }

@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use crate::{
         BatchConfig,
-        process::tests::{incarnation, process},
+        process::tests::{description, incarnation, incarnation_of_two, process},
         spill::tests::{rows, rows_at},
     };
 
@@ -336,7 +336,7 @@ mod tests {
     async fn what_lies_outside_of_the_description_is_refused_and_nothing_of_it_taken() {
         let process = process(BatchConfig::default()).await;
         let writer = WriterHandle::open(process.clone(), incarnation()).expect("a sound spec");
-        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let description = description(3, 9);
         let mut share = writer.share(WorkerIndex(0), description, Frontier::at(3)).expect("it opens");
         for times in [&[2, 3][..], &[8, 9], &[2], &[9]] {
             let refused = share.push(rows_at(times).into_batch()).await;
@@ -355,7 +355,7 @@ mod tests {
         let config = BatchConfig { chunk_bytes: bytes_of(&rows(0..8)), ..BatchConfig::default() };
         let process = process(config).await;
         let writer = WriterHandle::open(process.clone(), incarnation()).expect("a sound spec");
-        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let description = description(3, 9);
         let mut share = writer.share(WorkerIndex(0), description, Frontier::at(3)).expect("it opens");
         let used = || process.budget().usage().write / HELD_FACTOR;
         share.push(rows([5; 7]).into_batch()).await.expect("taken");
@@ -369,10 +369,8 @@ mod tests {
     #[tokio::test]
     async fn a_share_that_is_dropped_unfinished_fails_the_batch_for_all_workers() {
         let process = process(BatchConfig::default()).await;
-        let two = std::num::NonZeroU32::new(2).expect("two");
-        let spec = crate::IncarnationSpec { workers: two, local_workers: two, ..incarnation() };
-        let writer = WriterHandle::open(process.clone(), spec).expect("a sound spec");
-        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let writer = WriterHandle::open(process.clone(), incarnation_of_two()).expect("a sound spec");
+        let description = description(3, 9);
         let [gone, other] = [0, 1]
             .map(|worker| writer.share(WorkerIndex(worker), description, Frontier::at(3)).expect("it opens"));
         drop(gone);

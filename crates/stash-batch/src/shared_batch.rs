@@ -396,15 +396,14 @@ mod tests {
 
     use super::*;
     use crate::{
-        BatchConfig, IncarnationSpec, ShareBuilder, Traffic, WriterHandle,
-        process::tests::{incarnation, process},
+        BatchConfig, ShareBuilder, Traffic, WriterHandle,
+        process::tests::{description, incarnation, incarnation_of_two, process},
         spill::tests::{rows, run_end, run_of},
     };
 
     /// The only worker's share of `[3, upper)`.
     fn share(writer: &Arc<WriterHandle>, upper: u64) -> ShareBuilder {
-        let description = Description::new(Frontier::at(3), Frontier::at(upper)).expect("it covers a time");
-        writer.share(WorkerIndex(0), description, Frontier::at(3)).expect("it opens")
+        writer.share(WorkerIndex(0), description(3, upper), Frontier::at(3)).expect("it opens")
     }
 
     #[tokio::test]
@@ -447,10 +446,8 @@ mod tests {
     /// A batch of two workers. Four rows of those who hold any lie in it.
     async fn held_by(workers: &[WorkerIndex]) -> (Arc<WriterHandle>, Arc<SharedBatch>) {
         let process = process(BatchConfig::default()).await;
-        let two = std::num::NonZeroU32::new(2).expect("two");
-        let spec = IncarnationSpec { workers: two, local_workers: two, ..incarnation() };
-        let writer = WriterHandle::open(process.clone(), spec).expect("a sound spec");
-        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let writer = WriterHandle::open(process.clone(), incarnation_of_two()).expect("a sound spec");
+        let description = description(3, 9);
         let slot = process.slots().touch(writer.writer(), description);
         for worker in workers {
             let memory = process.budget().reserve(Traffic::Write, 1000).await.expect("there is memory");

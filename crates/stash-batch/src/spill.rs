@@ -362,11 +362,10 @@ pub(crate) mod tests {
         array::{Int64Array, StringArray},
         datatypes::{DataType, Field, Schema},
     };
-    use stash_types::Frontier;
 
     use super::*;
     use crate::{
-        process::tests::{incarnation, process},
+        process::tests::{description, incarnation, process},
         run::tests::runs_of_pieces,
     };
 
@@ -485,7 +484,7 @@ pub(crate) mod tests {
         let schema = RowSchema::new(Arc::new(schema)).expect("a schema");
         let spec = crate::IncarnationSpec { schema: schema.clone(), ..incarnation() };
         let writer = crate::WriterHandle::open(process(BatchConfig::default()).await, spec).expect("sound");
-        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let description = description(3, 9);
         let end_after = |lengths: &[usize]| {
             let mut run = RunEncoder::new(writer.writer(), description, 7).going_on(None);
             for length in lengths {

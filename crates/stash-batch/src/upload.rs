@@ -115,10 +115,13 @@ mod tests {
 
     use futures::stream::BoxStream;
     use stash_blob::{BlobEntry, Deleted, ObjectBlobs};
-    use stash_types::{BlobPrefix, Description, Frontier, PartName};
+    use stash_types::{BlobPrefix, PartName};
 
     use super::*;
-    use crate::{IncarnationSpec, Meters, process::tests::incarnation};
+    use crate::{
+        IncarnationSpec, Meters,
+        process::tests::{description, incarnation},
+    };
 
     /// A store whose first PUT lands where it can be read, and whose sync then fails.
     #[derive(Debug)]
@@ -194,7 +197,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_fails_is_tried_so_many_times_and_only_where_that_may_help() {
         let IncarnationSpec { shard, incarnation, .. } = incarnation();
-        let description = Description::new(Frontier::at(3), Frontier::at(9)).expect("it covers a time");
+        let description = description(3, 9);
         let key = PartName { incarnation, description, process: 0, n: 0 }.under(shard);
         let meters = Meters::new().of(shard);
         // Fails with these errors, then works: how often it was tried, and whether it worked in the end.
