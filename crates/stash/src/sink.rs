@@ -238,6 +238,7 @@ impl Sink {
     /// with either duration. What was taken reads as [`crate::Absence::Expired`].
     pub async fn expire(&self, commit: bool) -> Result<Expired> {
         let expired = self.stash.catalog().expire(self.id(), commit).await?;
+        fault::place("stash.expired");
         if commit && expired.keys > 0 {
             self.stash.process().wake_deleter();
         }

@@ -10,13 +10,14 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use futures::StreamExt;
 use stash::{
-    BlobEntryKind, BlobKey, BlobPrefix, BlobStore, Catalog, Sink, StartAt, Stash, SystemClock, SystemIds,
+    BlobEntryKind, BlobKey, BlobPrefix, BlobStore, Catalog, Error, Sink, StartAt, Stash, SystemClock,
+    SystemIds,
 };
 use stash_blob::LocalStore;
-use stash_catalog::SqliteCatalog;
+use stash_catalog::{CatalogError, Misuse, SqliteCatalog};
 
 use crate::{
     feed::{Content, Feed},
@@ -106,6 +107,31 @@ pub async fn audit(world: &World) -> anyhow::Result<Audit> {
     Ok(Audit { parts: seen.listed.len() })
 }
 
+/// Audits a world whose batches expired: the sink stands, nothing of its chain is left, and who asks for its
+/// beginning is told so.
+pub async fn audit_expired(world: &World) -> anyhow::Result<()> {
+    let seen = inventory(&world.stash()).await?;
+    ensure!(
+        seen.sinks == 1 && seen.queued == 0 && seen.referenced.is_empty() && seen.listed.is_empty(),
+        "left after all expired: {seen:?}"
+    );
+    ensure!(seen.others.is_empty(), "left in the store after all expired: {:?}", seen.others);
+    let stash = role::open(&world.stash(), world.setup.lease_secs).await?;
+    let sink = stash.sink(SINK).await?;
+    let head = sink.head().await?;
+    ensure!(head.expired == head.upper, "expired below {} of {}", head.expired, head.upper);
+    match sink.subscribe("late", StartAt::Beginning).await {
+        Err(Error::Catalog(CatalogError::InvalidUsage(Misuse::BeginningGone { earliest, .. }))) => {
+            ensure!(earliest == head.expired, "who comes late is told to begin at {earliest}");
+        }
+        other => bail!("who comes late is not told that the beginning is gone: {other:?}"),
+    }
+    at_rest(&stash, &sink).await?;
+    drop(sink);
+    stash.close().await?;
+    files(&world.stash(), 0)
+}
+
 /// Audits a world whose sink was dropped: nothing of it is left.
 pub async fn audit_dropped(world: &World) -> anyhow::Result<()> {
     let seen = inventory(&world.stash()).await?;
@@ -167,7 +193,7 @@ pub fn compare(oracle: &Content, got: &Content) -> anyhow::Result<()> {
         ensure!(found == *diff, "key {} at time {time}: {found} was delivered, {diff} is right", row.0);
     }
     if let Some(((time, row), diff)) = got.iter().find(|(at, _)| !oracle.contains_key(*at)) {
-        anyhow::bail!("key {} at time {time}: {diff} was delivered, nothing is right", row.0);
+        bail!("key {} at time {time}: {diff} was delivered, nothing is right", row.0);
     }
     Ok(())
 }
@@ -190,7 +216,7 @@ fn files(stash: &Path, parts_max: usize) -> anyhow::Result<()> {
             } else if name == "stash.json" {
                 *kinds.entry("marker").or_default() += 1;
             } else {
-                anyhow::bail!("left: {}", path.display());
+                bail!("left: {}", path.display());
             }
         }
         ensure!(entries > 0, "an empty folder: {}", folder.display());

@@ -16,6 +16,8 @@ pub enum Kind {
     Consumer,
     /// Sweeps and verifies, all the time.
     Sweeper,
+    /// Takes what outlived the sink's retention.
+    Expirer,
     /// Drops the sink.
     Dropper,
 }
@@ -44,7 +46,7 @@ pub struct Place {
     pub when: When,
 }
 
-use Kind::{Consumer as C, Dropper as D, Replica as R, Sweeper as S};
+use Kind::{Consumer as C, Dropper as D, Expirer as E, Replica as R, Sweeper as S};
 
 const fn place(name: &'static str, when: When, by: &'static [(Kind, u64)]) -> Place {
     Place { name, by, when }
@@ -59,19 +61,19 @@ pub const PLACES: &[Place] = &[
     place("blob.linked", When::Always, &[(R, 5)]),
     place("blob.temp_removed", When::Always, &[(R, 5)]),
     place("blob.put_synced", When::Always, &[(R, 5)]),
-    place("blob.unlinked", When::Always, &[(C, 2), (D, 1)]),
-    place("blob.delete_synced", When::Always, &[(C, 2), (D, 1)]),
-    place("blob.folder_removed", When::Always, &[(C, 2), (D, 1)]),
+    place("blob.unlinked", When::Always, &[(C, 2), (E, 1), (D, 1)]),
+    place("blob.delete_synced", When::Always, &[(C, 2), (E, 1), (D, 1)]),
+    place("blob.folder_removed", When::Always, &[(C, 2), (E, 1), (D, 1)]),
     place("catalog.lock_taken", When::First, &[(R, 1), (C, 1)]),
     place("catalog.file_made", When::First, &[(R, 1), (C, 1)]),
     place("catalog.migrated", When::First, &[(R, 1), (C, 1)]),
     place("catalog.identity_drawn", When::First, &[(R, 1), (C, 1)]),
     place("catalog.declare_ready", When::First, &[(R, 1), (C, 1)]),
     place("catalog.declare_done", When::First, &[(R, 1), (C, 1)]),
-    place("catalog.begun", When::Always, &[(R, 10), (C, 8), (S, 2), (D, 1)]),
-    place("catalog.head_taken", When::Always, &[(R, 4), (C, 6), (S, 1), (D, 1)]),
+    place("catalog.begun", When::Always, &[(R, 10), (C, 8), (S, 2), (E, 1), (D, 1)]),
+    place("catalog.head_taken", When::Always, &[(R, 4), (C, 6), (S, 1), (E, 1), (D, 1)]),
     place("catalog.head_moved", When::Always, &[(R, 4)]),
-    place("catalog.unlinked", When::Always, &[(C, 4), (D, 1)]),
+    place("catalog.unlinked", When::Always, &[(C, 4), (E, 1), (D, 1)]),
     place("catalog.open_ready", When::Always, &[(R, 1)]),
     place("catalog.open_done", When::Always, &[(R, 1)]),
     place("catalog.close_ready", When::Always, &[(R, 1)]),
@@ -84,8 +86,10 @@ pub const PLACES: &[Place] = &[
     place("catalog.acknowledge_done", When::Always, &[(C, 5)]),
     place("catalog.enqueue_ready", When::After("batch.part_put"), &[(R, 1)]),
     place("catalog.enqueue_done", When::After("batch.part_put"), &[(R, 1)]),
-    place("catalog.dequeue_ready", When::Always, &[(C, 2), (D, 1)]),
-    place("catalog.dequeue_done", When::Always, &[(C, 2), (D, 1)]),
+    place("catalog.dequeue_ready", When::Always, &[(C, 2), (E, 1), (D, 1)]),
+    place("catalog.dequeue_done", When::Always, &[(C, 2), (E, 1), (D, 1)]),
+    place("catalog.expire_ready", When::Always, &[(E, 1)]),
+    place("catalog.expire_done", When::Always, &[(E, 1)]),
     place("catalog.drop_ready", When::Always, &[(D, 1)]),
     place("catalog.drop_done", When::Always, &[(D, 1)]),
     place("catalog.other_ready", When::Always, &[(C, 1)]),
@@ -98,9 +102,9 @@ pub const PLACES: &[Place] = &[
     place("batch.disarmed", When::Two, &[(R, 2)]),
     place("batch.armed", When::Two, &[(R, 4)]),
     place("batch.piece_read", When::Always, &[(C, 6)]),
-    place("batch.due_fetched", When::Always, &[(C, 2), (D, 1)]),
-    place("batch.deleted", When::Always, &[(C, 2), (D, 1)]),
-    place("batch.dequeued", When::Always, &[(C, 2), (D, 1)]),
+    place("batch.due_fetched", When::Always, &[(C, 2), (E, 1), (D, 1)]),
+    place("batch.deleted", When::Always, &[(C, 2), (E, 1), (D, 1)]),
+    place("batch.dequeued", When::Always, &[(C, 2), (E, 1), (D, 1)]),
     place("batch.given_up_queued", When::Always, &[(R, 1)]),
     place("batch.closing", When::Always, &[(R, 1), (C, 1), (S, 1), (D, 1)]),
     place("stash.claimed", When::Always, &[(R, 1), (C, 1), (S, 1), (D, 1)]),
@@ -118,6 +122,7 @@ pub const PLACES: &[Place] = &[
     place("stash.sweep_judged", When::Always, &[(S, 2), (D, 1)]),
     place("stash.sweep_queued", When::Always, &[(S, 2), (D, 1)]),
     place("stash.upload_removed", When::After("blob.temp_created"), &[(R, 1)]),
+    place("stash.expired", When::Always, &[(E, 1)]),
     place("stash.dropped", When::Always, &[(D, 1)]),
     place("stash.drop_swept", When::Always, &[(D, 1)]),
     place("stash.drop_drained", When::Always, &[(D, 1)]),

@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use crate::{
     At, Audit,
-    audit::{audit, audit_dropped},
+    audit::{audit, audit_dropped, audit_expired},
     feed::Chance,
     place::{Kind, PLACES, Place, When},
     setup::{ReplicaSetup, Setup, Who},
@@ -44,6 +44,7 @@ impl FromStr for Death {
         let who = match who {
             "consumer" => Who::Consumer,
             "sweeper" => Who::Sweeper,
+            "expirer" => Who::Expirer,
             "dropper" => Who::Dropper,
             replica => {
                 let (replica, process) = replica
@@ -89,13 +90,23 @@ impl Wanted {
     fn keeper(&self) -> Option<bool> {
         let name = self.place.name;
         match self.kind {
-            Kind::Dropper => Some(true),
+            Kind::Expirer | Kind::Dropper => Some(true),
             Kind::Sweeper if name.starts_with("stash.sweep_") => Some(true),
             Kind::Consumer => {
                 let deletes = ["blob.", "batch.d", "catalog.dequeue", "catalog.unlinked"];
                 deletes.iter().any(|prefix| name.starts_with(prefix)).then_some(false)
             }
             Kind::Sweeper | Kind::Replica => None,
+        }
+    }
+
+    /// Whether it takes a world that expires, or one that does not; `None`: either. Where all has expired, a drop has
+    /// nothing left to delete; and a stash that expires is not new to whoever comes first.
+    fn expires(&self) -> Option<bool> {
+        match self.kind {
+            Kind::Expirer => Some(true),
+            Kind::Dropper => Some(false),
+            _ => (self.place.when == When::First).then_some(false),
         }
     }
 
@@ -117,6 +128,7 @@ impl Wanted {
             Kind::Replica => Who::Replica(usize::from(chance.percent(50)), 0),
             Kind::Consumer => Who::Consumer,
             Kind::Sweeper => Who::Sweeper,
+            Kind::Expirer => Who::Expirer,
             Kind::Dropper => Who::Dropper,
         };
         let before = match self.place.when {
@@ -156,7 +168,7 @@ impl Plan {
         let mut chance = Chance::new(seed);
         let (mut plan, mut first, mut keeper) =
             (Plan { seed, deaths: Vec::new(), keeper: None }, false, None);
-        let (mut unswept, mut swept) = (false, false);
+        let (mut unswept, mut swept, mut expires) = (false, false, None);
         let mut left = Vec::new();
         for one in wanted.drain(..) {
             let is_first = one.place.when == When::First;
@@ -170,12 +182,14 @@ impl Plan {
                 || (sweeps && unswept)
                 || (one.is_unswept() && swept)
                 || matches!((keeper, one.keeper()), (Some(a), Some(b)) if a != b)
+                || matches!((expires, one.expires()), (Some(a), Some(b)) if a != b)
                 || deaths.iter().any(whose);
             if clash {
                 left.push(one);
                 continue;
             }
             keeper = keeper.or(one.keeper());
+            expires = expires.or(one.expires());
             first |= is_first;
             swept |= sweeps;
             unswept |= one.is_unswept();
@@ -229,7 +243,8 @@ impl Plan {
         let dies = |kind| self.deaths.iter().any(|death| death.who.kind() == kind);
         // Half of the worlds heal by what replicas sweep when they open; who only lost readers needs no sweep at all.
         setup.sweeper = dies(Kind::Sweeper) || (dies(Kind::Replica) && chance.percent(50));
-        setup.keeper = self.keeper.unwrap_or_else(|| chance.percent(50));
+        setup.expires = dies(Kind::Expirer);
+        setup.keeper = setup.expires || self.keeper.unwrap_or_else(|| chance.percent(50));
         let is_first = |death: &&Death| {
             PLACES.iter().any(|place| place.name == death.at.place && place.when == When::First)
         };
@@ -254,6 +269,10 @@ pub async fn live(world: &mut World) -> anyhow::Result<Audit> {
     world.run_to_the_end().await?;
     world.stop_all().await?;
     let audited = audit(world).await?;
+    if world.setup.expires {
+        world.expire().await?;
+        audit_expired(world).await?;
+    }
     world.drop_sink().await?;
     audit_dropped(world).await?;
     Ok(audited)

@@ -13,6 +13,8 @@ pub enum Who {
     Consumer,
     /// The sweeper.
     Sweeper,
+    /// The expirer.
+    Expirer,
     /// The dropper.
     Dropper,
 }
@@ -24,6 +26,7 @@ impl Who {
             Who::Replica(..) => Kind::Replica,
             Who::Consumer => Kind::Consumer,
             Who::Sweeper => Kind::Sweeper,
+            Who::Expirer => Kind::Expirer,
             Who::Dropper => Kind::Dropper,
         }
     }
@@ -35,6 +38,7 @@ impl fmt::Display for Who {
             Who::Replica(replica, process) => write!(f, "replica-{replica}.{process}"),
             Who::Consumer => f.write_str("consumer"),
             Who::Sweeper => f.write_str("sweeper"),
+            Who::Expirer => f.write_str("expirer"),
             Who::Dropper => f.write_str("dropper"),
         }
     }
@@ -70,6 +74,9 @@ pub struct Setup {
     pub sweeper: bool,
     /// Whether a second consumer holds everything to the end.
     pub keeper: bool,
+    /// Whether the sink has a retention, and expires at the end, before it is dropped. Needs the keeper, who holds
+    /// everything until then.
+    pub expires: bool,
     /// Who dies where, in this order for each of them.
     pub deaths: Vec<Death>,
     /// Who starts before the others do, and is waited for until it has opened the stash or died of it.
@@ -103,6 +110,7 @@ impl Setup {
             ],
             sweeper: true,
             keeper: false,
+            expires: false,
             deaths: Vec::new(),
             first: None,
             lease_secs: 60,

@@ -23,6 +23,7 @@ use crate::{
     At,
     child::{Child, Ears, Heard},
     message::{Event, Order},
+    role,
     setup::{Setup, Who},
 };
 
@@ -139,6 +140,9 @@ impl World {
             outcome: Outcome::default(),
         };
         std::fs::create_dir_all(world.stash())?;
+        if world.setup.expires {
+            role::hold(&world.stash(), world.setup.end, world.setup.lease_secs).await?;
+        }
         if let Some(first) = world.setup.first {
             world.spawn(first)?;
             while world.slots.get(&first).is_some_and(|slot| !slot.ready) {
@@ -180,6 +184,7 @@ impl World {
             Who::Replica(..) => "replica",
             Who::Consumer => "consumer",
             Who::Sweeper => "sweeper",
+            Who::Expirer => "expirer",
             Who::Dropper => "dropper",
         };
         words.push(kind.to_owned());
@@ -205,8 +210,8 @@ impl World {
             option("workers", of.workers.to_string());
             option("cuts", of.cuts.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
         }
-        if setup.keeper {
-            words.push("--keeper".to_owned());
+        for (flag, is_set) in [("--keeper", setup.keeper), ("--expires", setup.expires)] {
+            words.extend(is_set.then(|| flag.to_owned()));
         }
         let mut command = Command::new(words.remove(0));
         command.args(words).env("RUST_BACKTRACE", "0").env("NO_COLOR", "1");
@@ -509,7 +514,7 @@ impl World {
                 }
             }
             Who::Consumer => self.consumed = false,
-            Who::Sweeper | Who::Dropper => {}
+            Who::Sweeper | Who::Expirer | Who::Dropper => {}
         }
         self.spawn(who)?;
         Ok(what)
@@ -538,17 +543,29 @@ impl World {
         while self.slots.values().any(|slot| slot.child.is_some()) {
             self.step().await?;
         }
-        let missed: Vec<_> = self.setup.deaths.extract_if(.., |death| death.who != Who::Dropper).collect();
+        let is_later = |who| matches!(who, Who::Expirer | Who::Dropper);
+        let missed: Vec<_> = self.setup.deaths.extract_if(.., |death| !is_later(death.who)).collect();
         self.outcome.missed.extend(missed.into_iter().map(|death| (death.who, death.at)));
+        Ok(())
+    }
+
+    /// Has the sink's batches expire, now that nobody holds them any more.
+    pub async fn expire(&mut self) -> anyhow::Result<()> {
+        role::let_go(&self.stash(), self.setup.lease_secs).await?;
+        self.play_alone(Who::Expirer).await
+    }
+
+    async fn play_alone(&mut self, who: Who) -> anyhow::Result<()> {
+        self.spawn(who)?;
+        while self.slots.get(&who).is_some_and(|slot| slot.child.is_some()) {
+            self.step().await?;
+        }
         Ok(())
     }
 
     /// Has the sink dropped.
     pub async fn drop_sink(&mut self) -> anyhow::Result<()> {
-        self.spawn(Who::Dropper)?;
-        while self.slots.get(&Who::Dropper).is_some_and(|slot| slot.child.is_some()) {
-            self.step().await?;
-        }
+        self.play_alone(Who::Dropper).await?;
         let missed = std::mem::take(&mut self.setup.deaths);
         self.outcome.missed.extend(missed.into_iter().map(|death| (death.who, death.at)));
         Ok(())

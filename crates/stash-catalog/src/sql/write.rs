@@ -160,6 +160,7 @@ fn places(op: &str) -> (&'static str, &'static str) {
         "acknowledge" => ("catalog.acknowledge_ready", "catalog.acknowledge_done"),
         "enqueue deletions" => ("catalog.enqueue_ready", "catalog.enqueue_done"),
         "dequeue deletions" => ("catalog.dequeue_ready", "catalog.dequeue_done"),
+        "expire" => ("catalog.expire_ready", "catalog.expire_done"),
         _ => ("catalog.other_ready", "catalog.other_done"),
     }
 }

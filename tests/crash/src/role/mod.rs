@@ -6,15 +6,20 @@
 
 mod consumer;
 mod dropper;
+mod expirer;
 mod replica;
 mod sweeper;
 
-use std::{collections::VecDeque, path::PathBuf, time::Duration};
+use std::{
+    collections::VecDeque,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::Context;
 use arrow::datatypes::{DataType, Field, Schema};
 use clap::{Args, ValueEnum};
-use stash::{BatchConfig, Error, ErrorKind, OpenOptions, Sink, SinkSpec, Stash, StashConfig};
+use stash::{BatchConfig, Error, ErrorKind, OpenOptions, Sink, SinkSpec, StartAt, Stash, StashConfig};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines, Stdin},
     sync::mpsc,
@@ -53,6 +58,8 @@ pub enum RoleKind {
     Consumer,
     /// Sweeps and verifies, all the time.
     Sweeper,
+    /// Takes what outlived the sink's retention.
+    Expirer,
     /// Drops the sink.
     Dropper,
 }
@@ -108,6 +115,9 @@ pub struct RoleArgs {
     /// Whether the consumer registers another that holds everything.
     #[arg(long)]
     pub keeper: bool,
+    /// Whether the sink has a retention.
+    #[arg(long)]
+    pub expires: bool,
 }
 
 impl RoleArgs {
@@ -116,10 +126,11 @@ impl RoleArgs {
     }
 }
 
-/// The schema of every world's sink.
-pub fn spec(end: u64) -> stash::Result<SinkSpec> {
+/// The sink of every world. What `expires` may go as soon as nobody holds it.
+pub fn spec(end: u64, expires: bool) -> stash::Result<SinkSpec> {
     let fields = vec![Field::new("key", DataType::UInt64, false), Field::new("pad", DataType::Utf8, false)];
-    Ok(SinkSpec::new(SINK, Schema::new(fields))?.up_to(end))
+    let spec = SinkSpec::new(SINK, Schema::new(fields))?.up_to(end);
+    Ok(if expires { spec.retention(Duration::from_millis(1)) } else { spec })
 }
 
 /// Small enough that a few kilobytes need parts, a few dozen several runs, and these a merge.
@@ -138,8 +149,29 @@ pub fn config(lease_secs: u32) -> StashConfig {
 }
 
 /// Opens the stash in `folder`.
-pub async fn open(folder: &std::path::Path, lease_secs: u32) -> stash::Result<Stash> {
+pub async fn open(folder: &Path, lease_secs: u32) -> stash::Result<Stash> {
     OpenOptions::new(format!("file://{}", folder.display())).config(config(lease_secs)).open().await
+}
+
+/// Declares a sink that expires and has the keeper hold everything of it, before anybody else comes.
+pub async fn hold(folder: &Path, end: u64, lease_secs: u32) -> stash::Result<()> {
+    let stash = open(folder, lease_secs).await?;
+    stash.declare_sink(spec(end, true)?).await?.subscribe(KEEPER, StartAt::Beginning).await?;
+    stash.close().await?;
+    Ok(())
+}
+
+/// Forgets the consumers: nobody holds anything any more.
+pub async fn let_go(folder: &Path, lease_secs: u32) -> stash::Result<()> {
+    let stash = open(folder, lease_secs).await?;
+    let sink = stash.sink(SINK).await?;
+    // In this order: what the reader acknowledged stays as long as the keeper is there.
+    for consumer in [CONSUMER, KEEPER] {
+        sink.unregister_consumer(consumer).await?;
+    }
+    drop(sink);
+    stash.close().await?;
+    Ok(())
 }
 
 /// Plays a role to its end.
@@ -177,6 +209,7 @@ async fn play(args: RoleArgs) -> anyhow::Result<()> {
         RoleKind::Replica => replica::play(&args, &sink, &mut orders).await?,
         RoleKind::Consumer => consumer::play(&args, &sink, &mut orders).await?,
         RoleKind::Sweeper => sweeper::play(&sink, &mut orders).await?,
+        RoleKind::Expirer => expirer::play(&sink, &mut orders).await?,
         RoleKind::Dropper => dropper::play(&sink).await?,
     }
     let stash = sink.stash().clone();
@@ -190,7 +223,7 @@ async fn declared(args: &RoleArgs) -> stash::Result<Sink> {
     let stash = open(&args.stash, args.lease_secs).await?;
     match args.kind {
         RoleKind::Dropper => stash.sink_or_dropped(SINK).await,
-        _ => stash.declare_sink(spec(args.end)?).await,
+        _ => stash.declare_sink(spec(args.end, args.expires)?).await,
     }
 }
 

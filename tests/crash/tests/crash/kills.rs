@@ -14,7 +14,7 @@ async fn whoever_dies_at_whatever_place_nothing_is_lost_doubled_or_left() {
     assert!(report.failures.is_empty(), "{report}");
     assert_eq!(report.never_hit(), Vec::<&str>::new(), "{report}");
     assert!(report.kills >= 100, "{report}");
-    assert_eq!(report.by_kind.len(), 4, "each kind of process died: {report}");
+    assert_eq!(report.by_kind.len(), 5, "each kind of process died: {report}");
     assert!(report.redelivered > 0, "no delivery came again: {report}");
     for outcome in ["accepted", "trimmed", "dropped"] {
         assert!(report.outcomes.contains_key(outcome), "nothing was {outcome}: {report}");
