@@ -1,9 +1,9 @@
 //! Crash tests: real processes that die at named places, over the embedded default (local files and SQLite).
 //!
 //! A *world* ([`World`]) is a stash in a temporary folder and the processes that use it: replicas of one or more
-//! processes, a consumer, a sweeper, at the end a dropper. Every one of them is a *role* ([`role`]) of one binary,
-//! which takes orders on standard input and tells what happened on standard output, a line each ([`message`]). The
-//! harness is the network between the processes of a replica, and the clock of their input.
+//! processes, a consumer, a sweeper, at the end an expirer and a dropper. Every one of them is a *role* ([`role`]) of
+//! one binary, which takes orders on standard input and tells what happened on standard output, a line each
+//! ([`message`]). The harness is the network between the processes of a replica, and the clock of their input.
 //!
 //! - The feed is a pure function of a seed ([`feed`]), so that every replica computes the same and the oracle shares
 //!   no code with the product.
