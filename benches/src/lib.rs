@@ -10,6 +10,7 @@ use std::{fs, time::Duration};
 use serde_json::{Map, Value};
 
 pub use intervals::Intervals;
+pub use stash_testkit::{peak_memory, resident_memory};
 
 /// Numbers that follow from a seed: SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
@@ -35,24 +36,6 @@ pub fn percentile(all: &mut [Duration], percent: usize) -> Duration {
     all.sort_unstable();
     let place = (all.len() * percent / 100).min(all.len().saturating_sub(1));
     all.get(place).copied().unwrap_or_default()
-}
-
-/// The most memory this process had resident, in bytes, where the system says it (Linux: `VmHWM`).
-pub fn peak_memory() -> Option<u64> {
-    status("VmHWM:")
-}
-
-/// The memory this process has resident, in bytes, where the system says it (Linux: `VmRSS`).
-pub fn resident_memory() -> Option<u64> {
-    status("VmRSS:")
-}
-
-/// A number of the process's status that is told in kB, in bytes.
-fn status(name: &str) -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }
 
 /// The time that all threads of this process, the ended ones too, were on a core; zero where the system does not say
@@ -119,9 +102,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_process_knows_its_memory_and_the_time_it_was_on_a_core() {
-        let peak = peak_memory().unwrap();
-        assert!(resident_memory().unwrap() > 0 && peak > 0);
+    fn a_process_knows_the_time_it_was_on_a_core() {
         let before = cpu_time();
         let mut numbers = Numbers::new(1);
         while cpu_time() == before {

@@ -204,8 +204,9 @@ impl Origins {
     }
 
     fn open(&self, process: &Process, runs: Vec<Run>) -> SortedMerge {
-        let open = |run| RunStream::open(process, self.sink, self.shard, &self.schema, run, self.piece);
-        SortedMerge::new(&self.schema, runs.into_iter().map(open).collect())
+        SortedMerge::new(&self.schema, runs, |run| {
+            RunStream::open(process, self.sink, self.shard, &self.schema, run, self.piece)
+        })
     }
 
     /// Merges runs into one, in a local file that has no name and goes with its last reader.

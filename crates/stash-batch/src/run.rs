@@ -12,13 +12,13 @@ use std::{
 };
 
 use crate::{
-    Absence, BatchError, Process, SinkMeters, absence, meters::BlobOp, process::compute, spill::OUTPUT_ROWS,
-    sync::JoinSet, upload::retrying,
+    Absence, BatchError, Process, SinkMeters, absence, meters::BlobOp, process::compute, sync::JoinSet,
+    upload::retrying,
 };
 use bytes::Bytes;
 use stash_blob::{BlobError, BlobStore};
 use stash_catalog::{Catalog, PartRow};
-use stash_part::{MergeStep, PartError, PartLayout, RowSchema, RunMerge, Sorted};
+use stash_part::{MergeStep, OutputLimits, PartError, PartLayout, RowSchema, RunMerge, Sorted};
 use stash_types::{BlobKey, Description, InlineRun, PartDescriptor, PartKey, ShardId, SinkId};
 
 /// A sorted run as it lies somewhere.
@@ -325,6 +325,9 @@ async fn read_scratch(file: Arc<File>, offset: u64, range: Range<u64>) -> Result
     compute(u64::MAX, read).await?.map_err(|error| scratch(format!("read: {error}")))
 }
 
+/// Less than this is not given out at once because of its size. Where pieces are smaller, it is not reserved either.
+const OUTPUT_BYTES_MIN: usize = 64 << 10;
+
 /// A consolidating merge of runs.
 ///
 /// - What a run fails to give is asked for again by the next call. What the merge itself refuses stays refused:
@@ -336,15 +339,25 @@ pub(crate) struct SortedMerge {
 }
 
 impl SortedMerge {
-    pub(crate) fn new(schema: &RowSchema, mut streams: Vec<RunStream>) -> SortedMerge {
+    /// Merges `runs`, each opened by `open`.
+    pub(crate) fn new(schema: &RowSchema, runs: Vec<Run>, open: impl Fn(Run) -> RunStream) -> SortedMerge {
+        let limits = Self::limits(Self::largest_piece(&runs));
+        let mut streams: Vec<RunStream> = runs.into_iter().map(open).collect();
         streams.iter_mut().for_each(RunStream::prefetch);
-        SortedMerge { merge: RunMerge::new(schema, streams.len(), OUTPUT_ROWS), streams, refused: None }
+        SortedMerge { merge: RunMerge::new(schema, streams.len(), limits), streams, refused: None }
     }
 
-    /// What merging these runs needs at once: two pieces of each, and the output.
+    /// What merging these runs needs at once: a piece of each, the one that is read ahead, and what is given out with the
+    /// pieces it is made of.
     pub(crate) fn memory_bytes(runs: &[Run]) -> u64 {
         let pieces: u64 = runs.iter().map(Run::piece_bytes).sum();
         pieces.saturating_add(Self::largest_piece(runs)).saturating_mul(2)
+    }
+
+    /// As much is given out at once as [`SortedMerge::memory_bytes`] has room for.
+    fn limits(largest_piece: u64) -> OutputLimits {
+        let bytes = usize::try_from(largest_piece).unwrap_or(usize::MAX).max(OUTPUT_BYTES_MIN);
+        OutputLimits { bytes, held_bytes: bytes.saturating_mul(2), ..OutputLimits::default() }
     }
 
     /// The largest piece that any of them gives.

@@ -6,7 +6,9 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use stash_part::{EncodeOptions, EncodedPart, PartEncoder, PartError, PartMeta, RowSchema, Sorted, Updates};
+use stash_part::{
+    EncodeOptions, EncodedPart, OutputLimits, PartEncoder, PartError, PartMeta, RowSchema, Sorted, Updates,
+};
 use stash_types::{Description, fault};
 
 use crate::{
@@ -18,9 +20,6 @@ use crate::{
 
 /// Memory that is reserved for each byte of updates: themselves, and what they become: sorted, then encoded.
 pub(crate) const HELD_FACTOR: u64 = 2;
-
-/// Rows that a merge gives out at once.
-pub(crate) const OUTPUT_ROWS: usize = 8192;
 
 /// The group of runs that may hold equal rows. One for all, until projections can declare disjoint ones.
 pub(crate) const GROUP: u32 = 0;
@@ -257,7 +256,10 @@ pub(crate) async fn write_run(
     let run = after.as_ref().map_or_else(|| writer.next_run(), |end| end.run);
     let encoder = RunEncoder::new(writer, description, run).going_on(after);
     let runs: Vec<Vec<Sorted>> = chunks.into_iter().map(|chunk| vec![chunk]).collect();
-    let mut work = (stash_part::merge_chunks(&schema, runs, OUTPUT_ROWS), encoder);
+    // The chunks are there in any case, whatever is kept of them; what is given out becomes a row group.
+    let row_group = encoder.options.row_group_bytes_max;
+    let limits = OutputLimits { bytes: row_group, ..OutputLimits::default() };
+    let mut work = (stash_part::merge_chunks(&schema, runs, limits), encoder);
     let mut written: Option<OwnedParts> = None;
     loop {
         let (back, part) = compute(bytes, move || {
@@ -315,10 +317,9 @@ pub(crate) async fn bound_runs(
         let memory = merge_bytes(&runs, config.part_bytes);
         let _memory = budget.reserve_or(Traffic::Write, memory, writer.process().slots()).await?;
         let inputs: BTreeSet<(u32, u64)> = runs.iter().flat_map(Run::numbers).collect();
-        let streams = runs.into_iter().map(|run| {
+        let mut merge = SortedMerge::new(&spec.schema, runs, |run| {
             RunStream::open(writer.process(), spec.sink, spec.shard, &spec.schema, run, description)
         });
-        let mut merge = SortedMerge::new(&spec.schema, streams.collect());
         let mut encoder = RunEncoder::new(writer, description, run);
         let named = || BatchError::part(format!("description {description} of sink {}", spec.sink));
         let mut merged = writer.owned(description, Vec::new());

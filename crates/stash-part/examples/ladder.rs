@@ -9,8 +9,8 @@ use arrow::array::{Int64Array, StringBuilder, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema};
 use bytes::Bytes;
 use stash_part::{
-    EncodeOptions, EncodedPart, PartEncoder, PartLayout, PartMeta, RowSchema, Sorted, Updates, consolidate,
-    merge_chunks, tail_range,
+    EncodeOptions, EncodedPart, OutputLimits, PartEncoder, PartLayout, PartMeta, RowSchema, Sorted, Updates,
+    consolidate, merge_chunks, tail_range,
 };
 use stash_types::{Description, Frontier, SinkId};
 
@@ -41,7 +41,7 @@ fn main() -> Outcome<()> {
         let runs = split(&schema, &sorted, runs)?;
         let name = format!("merge, {} runs", runs.len());
         let merged = report.best(&name, || {
-            let batches = merge_chunks(&schema, runs.clone(), 8192);
+            let batches = merge_chunks(&schema, runs.clone(), OutputLimits::default());
             batches.map(|batch| Ok(batch?.num_rows())).sum::<Outcome<usize>>()
         })?;
         assert_eq!(merged, whole.num_rows());
@@ -117,7 +117,8 @@ fn split(schema: &RowSchema, shares: &[Sorted], runs: usize) -> Outcome<Vec<Vec<
     let per = shares.len().div_ceil(runs);
     let merge = |shares: &[Sorted]| {
         let shares = shares.iter().map(|share| vec![share.clone()]).collect();
-        merge_chunks(schema, shares, SHARE_ROWS).collect::<Result<Vec<_>, _>>()
+        merge_chunks(schema, shares, OutputLimits { rows: SHARE_ROWS, ..OutputLimits::default() })
+            .collect::<Result<Vec<_>, _>>()
     };
     Ok(shares.chunks(per).map(merge).collect::<Result<_, _>>()?)
 }

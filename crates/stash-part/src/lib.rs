@@ -62,7 +62,7 @@ pub use encode::{EncodeOptions, EncodedPart, PartEncoder, PartMeta};
 pub use error::PartError;
 pub use footer::FORMAT_VERSION;
 pub use inline::{decode_inline, encode_inline};
-pub use merge::{MergeStep, RunMerge, merge_all, merge_chunks};
+pub use merge::{MergeStep, OutputLimits, RunMerge, merge_all, merge_chunks};
 pub use order::ORDER_VERSION;
 pub use schema::{DIFF_COLUMN, RowSchema, TIME_COLUMN};
 pub use sort::consolidate;

@@ -6,7 +6,8 @@
 //!
 //! - Equal (row, time) are summed across runs and across chunk borders; zeros are dropped.
 //! - What only one run still holds is passed on as slices of its own chunks.
-//! - At most one chunk per run is held, plus what the batch being filled points into, and one look-ahead.
+//! - At most one chunk per run is held, plus what the batch being filled points into, and one look-ahead. The batch is
+//!   given out before it and the chunks that are kept for it alone come to more than [`OutputLimits::held_bytes`].
 
 use std::{cmp::Ordering, collections::VecDeque, sync::Arc};
 
@@ -19,10 +20,27 @@ use crate::schema::RowSchema;
 use crate::sort::narrow;
 use crate::updates::{Sorted, Updates, compact};
 
-/// Batches are given out early when their rows come to this many bytes.
-const OUTPUT_BYTES_MAX: usize = 32 << 20;
 /// A run that wins this often in a row is searched for where it stops winning.
 const GALLOP_AFTER: usize = 8;
+
+/// When a merge gives out the batch it fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputLimits {
+    /// When it has this many rows.
+    pub rows: usize,
+    /// When its rows come to this many bytes, each counted as large as those of its chunk are on average.
+    pub bytes: usize,
+    /// When they and the chunks that are kept for them alone come to this many bytes. Less than two chunks would make
+    /// batches of single rows.
+    pub held_bytes: usize,
+}
+
+impl Default for OutputLimits {
+    /// 8,192 rows, so that what is done once a batch costs little, or 32 MiB, whatever that holds.
+    fn default() -> OutputLimits {
+        OutputLimits { rows: 8192, bytes: 32 << 20, held_bytes: usize::MAX }
+    }
+}
 
 /// What a merge wants or has.
 #[derive(Debug)]
@@ -39,13 +57,15 @@ pub enum MergeStep {
 #[derive(Debug)]
 pub struct RunMerge {
     schema: RowSchema,
-    output_rows: usize,
+    limits: OutputLimits,
     runs: Vec<Run>,
     /// The chunks that heads, the pending row or the batch being filled point into, by slot.
     sources: Vec<Option<Source>>,
     /// The latest distinct (row, time), to which an equal one may still be added.
     pending: Option<Pending>,
     output: Output,
+    /// Bytes of the sources that no head stands in.
+    kept_bytes: usize,
     ready: VecDeque<Sorted>,
     /// A chunk of the only run left, kept whole until it is known that the next does not begin with its last row.
     held: Option<Source>,
@@ -106,15 +126,16 @@ fn compare(sources: &[Option<Source>], a: Head, b: Head) -> Ordering {
 }
 
 impl RunMerge {
-    /// A merge of `runs` runs into batches of about `output_rows` rows.
-    pub fn new(schema: &RowSchema, runs: usize, output_rows: usize) -> RunMerge {
+    /// A merge of `runs` runs into batches within `limits`.
+    pub fn new(schema: &RowSchema, runs: usize, limits: OutputLimits) -> RunMerge {
         RunMerge {
             schema: schema.clone(),
-            output_rows: output_rows.max(1),
+            limits: OutputLimits { rows: limits.rows.max(1), ..limits },
             runs: std::iter::repeat_with(Run::default).take(runs).collect(),
             sources: Vec::new(),
             pending: None,
             output: Output::default(),
+            kept_bytes: 0,
             ready: VecDeque::new(),
             held: None,
         }
@@ -127,6 +148,7 @@ impl RunMerge {
                 return Ok(MergeStep::Ready(batch));
             }
             if let Some(run) = self.runs.iter().position(|run| run.head.is_none() && !run.finished) {
+                self.free_slots();
                 return Ok(MergeStep::Need(run));
             }
             let mut live = (0..self.runs.len()).filter(|run| self.runs[*run].head.is_some());
@@ -187,9 +209,8 @@ impl RunMerge {
         sources + ready + self.output.memory_bytes()
     }
 
-    /// Puts a source into a free slot; slots that nothing points into are freed first.
+    /// Puts a source into a free slot.
     fn store(&mut self, source: Source) -> usize {
-        self.free_slots();
         match self.sources.iter_mut().enumerate().find(|(_, slot)| slot.is_none()) {
             Some((slot, free)) => {
                 *free = Some(source);
@@ -202,18 +223,39 @@ impl RunMerge {
         }
     }
 
+    /// Frees the sources that nothing points into.
     fn free_slots(&mut self) {
         for slot in 0..self.sources.len() {
-            let head = self.runs.iter().any(|run| run.head.is_some_and(|head| head.slot == slot));
-            let pending = self.pending.as_ref().is_some_and(|pending| pending.head.slot == slot);
-            let free = !head && !pending;
-            if let Some(source) = &mut self.sources[slot]
-                && free
-                && !source.in_output
-            {
+            if !self.stands_in(slot) && !self.is_kept(slot) {
                 self.sources[slot] = None;
             }
         }
+    }
+
+    /// Whether a run has its head in this slot.
+    fn stands_in(&self, slot: usize) -> bool {
+        self.runs.iter().any(|run| run.head.is_some_and(|head| head.slot == slot))
+    }
+
+    /// Whether the pending row or one of the batch being filled is in this slot.
+    fn is_kept(&self, slot: usize) -> bool {
+        self.pending.as_ref().is_some_and(|pending| pending.head.slot == slot)
+            || self.sources[slot].as_ref().is_some_and(|source| source.in_output)
+    }
+
+    /// Bytes of the sources that are kept although no run stands in them any more.
+    fn count_kept(&mut self) {
+        let kept = |slot: &usize| !self.stands_in(*slot) && self.is_kept(*slot);
+        let slots = (0..self.sources.len()).filter(kept);
+        self.kept_bytes =
+            slots.filter_map(|slot| self.sources[slot].as_ref()).map(Source::memory_bytes).sum();
+    }
+
+    fn is_full(&self) -> bool {
+        let Output { indices, bytes, .. } = &self.output;
+        indices.len() >= self.limits.rows
+            || *bytes >= self.limits.bytes
+            || bytes + self.kept_bytes >= self.limits.held_bytes
     }
 
     /// The run `run`, if it waits for a chunk.
@@ -245,6 +287,12 @@ impl RunMerge {
             let next = self.take_rows(head, end)?;
             self.runs[winner].head = next;
             if next.is_none() {
+                // SUBTLE: here, before the run's next chunk comes. What is kept goes on counting as that run's chunk until
+                // then.
+                self.count_kept();
+                if self.is_full() {
+                    self.flush()?;
+                }
                 return Ok(());
             }
             tree.update(winner, &self.runs, &self.sources);
@@ -289,7 +337,7 @@ impl RunMerge {
             self.output.times.push(time);
             self.output.diffs.push(diff);
             self.output.bytes += source.bytes_per_row;
-            if self.output.indices.len() >= self.output_rows || self.output.bytes >= OUTPUT_BYTES_MAX {
+            if self.is_full() {
                 self.flush()?;
             }
         }
@@ -302,6 +350,7 @@ impl RunMerge {
             self.ready.push_back(output.build(&self.schema, &self.sources)?);
         }
         self.sources.iter_mut().flatten().for_each(|source| source.in_output = false);
+        self.count_kept();
         Ok(())
     }
 
@@ -346,7 +395,7 @@ impl RunMerge {
     fn pass(&mut self, updates: &Sorted) {
         let mut from = 0;
         while from < updates.num_rows() {
-            let slice = updates.slice(from, self.output_rows);
+            let slice = updates.slice(from, self.limits.rows);
             from += slice.num_rows();
             self.ready.push_back(slice);
         }
@@ -469,9 +518,9 @@ impl Output {
 pub fn merge_chunks(
     schema: &RowSchema,
     runs: Vec<Vec<Sorted>>,
-    output_rows: usize,
+    limits: OutputLimits,
 ) -> impl Iterator<Item = Result<Sorted, PartError>> + use<> {
-    let mut merge = Some(RunMerge::new(schema, runs.len(), output_rows));
+    let mut merge = Some(RunMerge::new(schema, runs.len(), limits));
     let mut runs: Vec<_> = runs.into_iter().map(Vec::into_iter).collect();
     std::iter::from_fn(move || {
         let state = merge.as_mut()?;
@@ -498,5 +547,5 @@ pub fn merge_chunks(
 /// Merges runs of one chunk each.
 pub fn merge_all(schema: &RowSchema, runs: Vec<Sorted>) -> Result<Vec<Sorted>, PartError> {
     let runs = runs.into_iter().map(|run| vec![run]).collect();
-    merge_chunks(schema, runs, 65_536).collect()
+    merge_chunks(schema, runs, OutputLimits { rows: 65_536, ..OutputLimits::default() }).collect()
 }

@@ -23,6 +23,20 @@ fn whole() -> (Frontier, Frontier) {
     (Frontier::MIN, Frontier::EMPTY)
 }
 
+fn rows_at_once(rows: usize) -> OutputLimits {
+    OutputLimits { rows, ..OutputLimits::default() }
+}
+
+/// Limits of which each may be the one that is met first.
+fn any_limits() -> impl Strategy<Value = OutputLimits> {
+    let bytes = || prop_oneof![Just(usize::MAX), 1usize..2000];
+    (1usize..20, bytes(), bytes()).prop_map(|(rows, bytes, held_bytes)| OutputLimits {
+        rows,
+        bytes,
+        held_bytes,
+    })
+}
+
 fn meta() -> PartMeta {
     PartMeta {
         sink: "k00000000-0000-0000-0000-00000000002a".parse::<SinkId>().unwrap(),
@@ -89,21 +103,21 @@ proptest! {
     fn oracle_merge(
         schema in any_schema(true),
         runs in proptest::collection::vec(0usize..40, 0..6),
-        output_rows in 1usize..20,
+        limits in any_limits(),
         seed in any::<u64>(),
     ) {
         let mut random = Random::new(seed);
         let pieces: Vec<Updates> = runs.iter().map(|len| updates(&schema, 9, *len, &mut random)).collect();
         let runs = pieces.iter().map(|piece| chunks(&consolidate(piece.clone()).unwrap(), &mut random)).collect();
-        let merged = merge_chunks(&schema, runs, output_rows).collect::<Result<Vec<_>, _>>().unwrap();
-        prop_assert!(merged.iter().all(|batch| (1..=output_rows).contains(&batch.num_rows())));
+        let merged = merge_chunks(&schema, runs, limits).collect::<Result<Vec<_>, _>>().unwrap();
+        prop_assert!(merged.iter().all(|batch| (1..=limits.rows).contains(&batch.num_rows())));
         prop_assert_eq!(all_cells(&merged), oracle(&pieces));
     }
 
     #[test]
     fn oracle_merge_of_chunks_that_share_their_border_rows(
         runs in proptest::collection::vec(proptest::collection::vec(1u64..30, 0..8), 1..4),
-        output_rows in 1usize..6,
+        limits in any_limits(),
     ) {
         // Each chunk holds the keys below its number that the one before did not pass, and its last again.
         let schema = schema(&[(DataType::UInt64, false)]);
@@ -123,7 +137,7 @@ proptest! {
             })
             .collect();
         let pieces: Vec<Updates> = runs.iter().flatten().map(|chunk| chunk.updates().clone()).collect();
-        let merged = merge_chunks(&schema, runs, output_rows).collect::<Result<Vec<_>, _>>().unwrap();
+        let merged = merge_chunks(&schema, runs, limits).collect::<Result<Vec<_>, _>>().unwrap();
         prop_assert_eq!(all_cells(&merged), oracle(&pieces));
     }
 
@@ -534,7 +548,7 @@ fn a_sum_beyond_i64_is_a_typed_error_but_a_detour_is_not() {
 #[test]
 fn a_merge_refuses_chunks_out_of_order_and_chunks_it_did_not_ask_for() {
     let run = keyed(0..10, |_| 5, |_| "x".into());
-    let mut merge = RunMerge::new(run.schema(), 2, 100);
+    let mut merge = RunMerge::new(run.schema(), 2, OutputLimits::default());
     assert!(matches!(merge.step(), Ok(MergeStep::Need(0))));
     merge.push(0, run.slice(5, 2)).unwrap();
     assert!(matches!(merge.push(0, run.slice(7, 1)), Err(PartError::Misuse(_))));
@@ -543,6 +557,49 @@ fn a_merge_refuses_chunks_out_of_order_and_chunks_it_did_not_ask_for() {
     assert!(matches!(merge.step(), Ok(MergeStep::Need(0))));
     assert_eq!(merge.push(0, run.slice(5, 2)).unwrap_err(), PartError::OutOfOrder { run: 0 });
     assert!(merge.memory_bytes() > 0);
+}
+
+#[test]
+fn a_merge_holds_a_chunk_of_each_run_and_what_its_limits_allow() {
+    const RUNS: usize = 4;
+    // The runs have the same keys, so that each batch has rows of all of them; their chunks end one soon after another.
+    let run = |run: usize| keyed(0..200, |_| run as u64, |_| "x".repeat(1000));
+    let runs: Vec<Sorted> = (0..RUNS).map(run).collect();
+    let chunk_rows = 20;
+    let chunk_bytes = runs[0].slice(0, chunk_rows).memory_bytes();
+    let limits = OutputLimits { rows: usize::MAX, bytes: chunk_bytes, held_bytes: 2 * chunk_bytes };
+    let mut merge = RunMerge::new(runs[0].schema(), RUNS, limits);
+    let mut at = [0; RUNS];
+    let (mut merged, mut most) = (Vec::new(), 0);
+    loop {
+        let step = merge.step().unwrap();
+        most = most.max(merge.memory_bytes());
+        match step {
+            MergeStep::Need(run) if at[run] < 200 => {
+                let rows = if at[run] == 0 { 5 * (run + 1) } else { chunk_rows };
+                merge.push(run, runs[run].slice(at[run], rows)).unwrap();
+                at[run] += rows;
+            }
+            MergeStep::Need(run) => merge.finish(run).unwrap(),
+            MergeStep::Ready(batch) => {
+                most = most.max(merge.memory_bytes() + batch.memory_bytes());
+                merged.push(batch);
+            }
+            MergeStep::Done => break,
+        }
+    }
+    // The comparable forms come on top, and a row that was begun.
+    assert!(most <= (RUNS + 2) * chunk_bytes * 21 / 20, "{most} bytes held, a chunk has {chunk_bytes}");
+    assert!(merged.len() <= 2 * RUNS * 200 / chunk_rows, "{} batches", merged.len());
+    let pieces: Vec<Updates> = runs.iter().map(|run| run.updates().clone()).collect();
+    assert_eq!(all_cells(&merged), oracle(&pieces));
+
+    // Whatever is kept, a batch is given out as soon as it is so large.
+    let limits = OutputLimits { bytes: chunk_bytes / 2, held_bytes: usize::MAX, ..limits };
+    let chunks = runs.iter().map(|run| vec![run.clone()]).collect();
+    let merged = merge_chunks(runs[0].schema(), chunks, limits).collect::<Result<Vec<_>, _>>().unwrap();
+    let rows: Vec<usize> = merged.iter().map(|batch| batch.num_rows()).collect();
+    assert!(rows.iter().all(|rows| *rows <= chunk_rows / 2 + 1), "{rows:?}");
 }
 
 #[test]
@@ -659,7 +716,8 @@ fn oracle_merge_of_runs_that_take_long_turns() {
         })
         .collect();
     let pieces: Vec<Updates> = chunked.iter().flatten().map(|chunk| chunk.updates().clone()).collect();
-    let merged = merge_chunks(pieces[0].schema(), chunked, 100).collect::<Result<Vec<_>, _>>().unwrap();
+    let merged =
+        merge_chunks(pieces[0].schema(), chunked, rows_at_once(100)).collect::<Result<Vec<_>, _>>().unwrap();
     assert_eq!(all_cells(&merged), oracle(&pieces));
 }
 

@@ -19,7 +19,9 @@ use stash_batch::BatchError;
 use stash_blob::{BlobError, BlobStore};
 use stash_catalog::{BatchRow, ChainSlice, PartRow};
 use stash_chain::invariants::{self, Invariant};
-use stash_part::{MergeStep, PartError, PartLayout, RunMerge, Sorted, decode_inline, tail_range};
+use stash_part::{
+    MergeStep, OutputLimits, PartError, PartLayout, RunMerge, Sorted, decode_inline, tail_range,
+};
 use stash_types::{BlobKey, BlobPrefix, Description, Frontier, InlineRun, PartKey};
 
 use crate::{
@@ -31,9 +33,6 @@ use crate::{
 const ROWS_A_READ: u32 = 200;
 /// Row groups that are fetched ahead.
 const FETCH_AHEAD: usize = 2;
-/// Rows that a merge hands on at once.
-const OUTPUT_ROWS: usize = 8192;
-
 /// One promise that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
@@ -223,7 +222,7 @@ impl Sink {
         parts: &[&PartRow],
         report: &mut VerifyReport,
     ) -> Result<u64> {
-        let mut order = RunMerge::new(self.schema(), 1, OUTPUT_ROWS);
+        let mut order = RunMerge::new(self.schema(), 1, OutputLimits::default());
         let mut largest = 0;
         for parts in parts.chunks(ENTRIES_A_CHUNK) {
             let keys: Vec<PartKey> = parts.iter().map(|part| part.name.under(self.shard())).collect();
@@ -237,7 +236,7 @@ impl Sink {
                 match self.verify_part(batch, part, key, &mut order, report).await? {
                     Some(diff) => largest = largest.max(diff),
                     // The order across a gap means nothing.
-                    None => order = RunMerge::new(self.schema(), 1, OUTPUT_ROWS),
+                    None => order = RunMerge::new(self.schema(), 1, OutputLimits::default()),
                 }
             }
         }
