@@ -4,13 +4,22 @@ use stash::{OpenOptions, Sink, SinkName, Stash, StashConfig};
 
 use crate::failure::{self, Refusal};
 
-/// Whether a command may create the stash.
+/// What a command opens the stash for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
-    /// It is created.
+pub enum Purpose {
+    /// To look. Nothing is changed: what is queued for deletion stays, too.
+    Look,
+    /// To change what is there.
+    Change,
+    /// To change what is there, or to create it.
     Create,
-    /// That is an error.
-    Refuse,
+}
+
+impl Purpose {
+    /// That of a command that changes something when it is told to.
+    pub fn of(commit: bool) -> Purpose {
+        if commit { Purpose::Change } else { Purpose::Look }
+    }
 }
 
 /// The URL that `text` means: a path that begins with `/` or `.` names a folder, anything else is kept as it is.
@@ -53,10 +62,16 @@ impl Address {
 /// Opens the stash, runs `work` on it and closes it, whatever became of the work.
 pub async fn with_stash<T>(
     at: &Address,
-    missing: Missing,
+    purpose: Purpose,
     work: impl AsyncFnOnce(&Stash) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let stash = at.options()?.create(missing == Missing::Create).open().await?;
+    let options = at.options()?;
+    let options = match purpose {
+        Purpose::Look => options.look(),
+        Purpose::Change => options,
+        Purpose::Create => options.create(true),
+    };
+    let stash = options.open().await?;
     let done = work(&stash).await;
     let closed = stash.close().await;
     let done = done?;
@@ -64,13 +79,14 @@ pub async fn with_stash<T>(
     Ok(done)
 }
 
-/// Opens the stash only to look, at one sink.
+/// The same with one of its sinks.
 pub async fn with_sink<T>(
     at: &Address,
+    purpose: Purpose,
     name: &SinkName,
     work: impl AsyncFnOnce(&Sink) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    with_stash(at, Missing::Refuse, async |stash| {
+    with_stash(at, purpose, async |stash| {
         let sink = stash.sink(name.as_str()).await?;
         work(&sink).await.map_err(|error| failure::named(error, &sink))
     })

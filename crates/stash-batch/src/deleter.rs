@@ -96,7 +96,8 @@ impl Deleter {
         }
     }
 
-    async fn queue_given_up(&self) -> Result<(), BatchError> {
+    /// Queues what was given up and is garbage for good.
+    pub(crate) async fn queue_given_up(&self) -> Result<(), BatchError> {
         for (sink, keys) in self.ledger.given_up() {
             for keys in keys.chunks(KEYS_A_QUESTION) {
                 self.queue_proven(sink, keys).await?;

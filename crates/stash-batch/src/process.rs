@@ -52,6 +52,8 @@ struct Shared {
     budget: Budget,
     ledger: Arc<Ledger>,
     deleter: Arc<Deleter>,
+    /// Whether it deletes without being told to.
+    deletes: bool,
     slots: SharedBatches,
     meters: Meters,
     background: Mutex<JoinSet<()>>,
@@ -82,6 +84,17 @@ impl Process {
         Ok(Process::over(store, catalog, config.checked()?, meters))
     }
 
+    /// The same, which deletes nothing unless it is told to ([`Process::drain`]): neither in the background, nor when it is
+    /// closed. What it gives up is queued then, for others.
+    pub fn looking(
+        store: Arc<dyn BlobStore>,
+        catalog: Arc<dyn Catalog>,
+        config: BatchConfig,
+        meters: Meters,
+    ) -> Result<Process, BatchError> {
+        Ok(Process::built(store, catalog, config.checked()?, meters, false))
+    }
+
     /// The same with knobs that were checked.
     pub(crate) fn over(
         store: Arc<dyn BlobStore>,
@@ -89,11 +102,23 @@ impl Process {
         config: BatchConfig,
         meters: Meters,
     ) -> Process {
+        Process::built(store, catalog, config, meters, true)
+    }
+
+    fn built(
+        store: Arc<dyn BlobStore>,
+        catalog: Arc<dyn Catalog>,
+        config: BatchConfig,
+        meters: Meters,
+        deletes: bool,
+    ) -> Process {
         let ledger = Arc::new(Ledger::default());
         let (deleters, theirs) = (Arc::clone(&store), Arc::clone(&catalog));
         let deleter = Arc::new(Deleter::new(deleters, theirs, Arc::clone(&ledger), meters.clone()));
         let mut background = JoinSet::new();
-        background.spawn(Arc::clone(&deleter).run());
+        if deletes {
+            background.spawn(Arc::clone(&deleter).run());
+        }
         let shared = Shared {
             budget: Budget::new(config.memory_bytes),
             store,
@@ -101,6 +126,7 @@ impl Process {
             config,
             ledger,
             deleter,
+            deletes,
             slots: SharedBatches::default(),
             meters,
             background: Mutex::new(background),
@@ -167,7 +193,8 @@ impl Process {
 
     /// Ends the background work, gives up everything this process still owns, and deletes what no row
     /// references. Incarnations that could
-    /// still offer some of it are closed first: their batches would lack it.
+    /// still offer some of it are closed first: their batches would lack it. Who only looks ([`Process::looking`]) queues
+    /// what it gave up, and deletes nothing.
     pub async fn close(&self) -> Result<Drained, BatchError> {
         if self.shared.done.load(Ordering::Acquire) {
             return Ok(Drained::default());
@@ -189,7 +216,10 @@ impl Process {
         self.shared.ledger.surrender_all();
         fault::place("batch.closing");
         self.shared.deleter.close_incarnations("a process closed with shares that were not offered").await?;
-        let drained = self.drain().await?;
+        let drained = match self.shared.deletes {
+            true => self.drain().await?,
+            false => self.shared.deleter.queue_given_up().await.map(|()| Drained::default())?,
+        };
         self.shared.done.store(true, Ordering::Release);
         Ok(drained)
     }

@@ -19,7 +19,7 @@ pub mod suite;
 mod verdict;
 
 pub use local::LocalStore;
-pub use marker::{ClaimError, FORMAT, StashMarker, claim, read_marker};
+pub use marker::{ClaimError, FORMAT, StashMarker, check_claim, claim, read_marker};
 pub use object::ObjectBlobs;
 pub use observer::{NoObserver, Request, RequestEnd, RequestObserver, RequestOp};
 pub use shown::shown_url;

@@ -122,6 +122,14 @@ pub async fn claim(store: &dyn BlobStore, marker: &StashMarker) -> Result<(), Cl
     }
 }
 
+/// Refuses a prefix that belongs to another catalog. One that nobody claimed stays so.
+pub async fn check_claim(store: &dyn BlobStore, marker: &StashMarker) -> Result<(), ClaimError> {
+    match read_marker(store, marker.format).await? {
+        Some(found) => compare(store, marker, found),
+        None => Ok(()),
+    }
+}
+
 /// What the marker of `store` says, or `None` where nothing has claimed the prefix. `known` is the newest
 /// format the caller can read, [`FORMAT`] as a rule.
 pub async fn read_marker(store: &dyn BlobStore, known: u32) -> Result<Option<StashMarker>, ClaimError> {

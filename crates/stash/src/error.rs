@@ -5,7 +5,9 @@ use stash_blob::{BlobError, ClaimError};
 use stash_catalog::CatalogError;
 use stash_chain::{ChainError, Remedy};
 use stash_part::PartError;
-use stash_types::{Description, IdError, IncarnationId, KeyError, NameError, SinkId, wire::WireError};
+use stash_types::{
+    CatalogId, Description, IdError, IncarnationId, KeyError, NameError, SinkId, wire::WireError,
+};
 
 use crate::{PlanError, Tally};
 
@@ -47,6 +49,19 @@ pub enum Error {
         url: String,
         /// What is missing.
         why: String,
+    },
+    /// The blobs belong to a catalog that is not where it was looked for. None is made in its place.
+    #[error(
+        "{blobs} belongs to catalog {catalog}, and there is none at {place}: restore its backup there, connect to it where it is, \
+         or read with `stash-admin salvage` what the parts hold"
+    )]
+    CatalogLost {
+        /// Where the blobs are.
+        blobs: String,
+        /// Their catalog.
+        catalog: CatalogId,
+        /// Where it was looked for.
+        place: String,
     },
     /// The protocol refuses a message or offer.
     #[error("sink {sink}: {source}")]
@@ -139,6 +154,10 @@ impl Error {
         Error::NoStash { url: url.to_string(), why }
     }
 
+    pub(crate) fn lost_catalog(blobs: String, catalog: CatalogId, place: impl ToString) -> Error {
+        Error::CatalogLost { blobs, catalog, place: place.to_string() }
+    }
+
     /// What to do about it.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -150,6 +169,7 @@ impl Error {
                 Remedy::Reopen => ErrorKind::Reopen,
                 Remedy::Stop => ErrorKind::Repair,
             },
+            Error::CatalogLost { .. } => ErrorKind::Repair,
             Error::Ended { .. } => ErrorKind::Reopen,
             Error::GoingAway { .. } => ErrorKind::Absent,
             Error::Absent(Absence::Lost { .. } | Absence::Corrupt { .. }) => ErrorKind::Repair,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
 
 use stash_batch::{BudgetUse, Drained, Meters, Process, ProcessCounters, Requests};
-use stash_blob::{BlobStore, LocalStore, ObjectBlobs, StashMarker};
+use stash_blob::{BlobError, BlobStore, ClaimError, LocalStore, ObjectBlobs, StashMarker};
 use stash_catalog::{Catalog, CatalogError, Misuse, NewSink, SinkRow, SqliteCatalog};
 #[cfg(feature = "postgres")]
 use stash_catalog::{ClockSource, PostgresCatalog};
@@ -26,6 +26,7 @@ pub struct OpenOptions {
     url: String,
     catalog_url: Option<String>,
     create: bool,
+    looks: bool,
     config: StashConfig,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
@@ -39,6 +40,7 @@ impl fmt::Debug for OpenOptions {
             .field("url", &Shown(&self.url))
             .field("catalog", &self.catalog_url.as_deref().map(Shown))
             .field("create", &self.create)
+            .field("looks", &self.looks)
             .field("config", &self.config)
             .finish_non_exhaustive()
     }
@@ -64,6 +66,7 @@ impl OpenOptions {
             url: url.into(),
             catalog_url: None,
             create: true,
+            looks: false,
             config: StashConfig::default(),
             clock: Arc::new(SystemClock),
             ids: Arc::new(SystemIds),
@@ -83,6 +86,15 @@ impl OpenOptions {
     #[must_use]
     pub fn create(mut self, create: bool) -> OpenOptions {
         self.create = create;
+        self
+    }
+
+    /// Opens only to look: nothing is created or claimed, and what is queued for deletion stays, unless a call asks for
+    /// it ([`Stash::drain_deletions`], [`Sink::drop_sink`]). What a session that looks writes all the same and gives up is queued
+    /// when it closes, for others to delete.
+    #[must_use]
+    pub fn look(mut self) -> OpenOptions {
+        (self.create, self.looks) = (false, true);
         self
     }
 
@@ -136,8 +148,13 @@ impl OpenOptions {
         }
         // The folder is made by the store, durably; the embedded catalog's file lies in it.
         let store = self.open_blobs(blobs, meters).await?;
-        let catalog = self.open_catalog(catalog).await?;
-        self.open_with(store, catalog).await
+        let catalog = self.open_catalog(catalog, store.as_ref()).await?;
+        let opened = self.open_with(store, Arc::clone(&catalog)).await;
+        if opened.is_err() {
+            // Left open, it would write its log into the file that somebody puts in its place.
+            catalog.close().await;
+        }
+        opened
     }
 
     fn look_for(&self, file: &Path) -> Result<()> {
@@ -151,21 +168,47 @@ impl OpenOptions {
         }
     }
 
-    async fn open_catalog(&self, place: CatalogPlace) -> Result<Arc<dyn Catalog>> {
+    /// Opens the catalog, or makes one, though not for blobs that belong to another: an empty catalog in the place of one that
+    /// was lost helps nobody, and stands in the way of its backup.
+    async fn open_catalog(&self, place: CatalogPlace, store: &dyn BlobStore) -> Result<Arc<dyn Catalog>> {
         let (clock, ids) = (Arc::clone(&self.clock), Arc::clone(&self.ids));
         Ok(match place {
             CatalogPlace::Memory => Arc::new(SqliteCatalog::in_memory(clock, ids).await?),
-            CatalogPlace::File(file) => Arc::new(SqliteCatalog::open(&file, clock, ids).await?),
+            CatalogPlace::File(file) => {
+                // SUBTLE: looked for again once the claim was seen. Who makes a stash makes its catalog first, then claims.
+                if !exists(&file)
+                    && let Some(lost) = claimed_by(store).await?
+                    && !exists(&file)
+                {
+                    return Err(Error::lost_catalog(store.location(), lost, file.display()));
+                }
+                Arc::new(SqliteCatalog::open(&file, clock, ids).await?)
+            }
             #[cfg(feature = "postgres")]
             CatalogPlace::Postgres(options) => {
                 let location = options.location();
                 // Its own clock is read: machines that share a catalog need not agree on the time.
-                let opened = match self.create {
-                    true => Some(PostgresCatalog::open(*options, ClockSource::Database, ids).await?),
-                    false => PostgresCatalog::open_existing(*options, ClockSource::Database, ids).await?,
+                let clock = ClockSource::Database;
+                let existing = async || {
+                    PostgresCatalog::open_existing((*options).clone(), clock.clone(), Arc::clone(&ids)).await
                 };
-                let none = || Error::no_stash(Shown(&self.url), format!("{location} holds no catalog"));
-                Arc::new(opened.ok_or_else(none)?)
+                let opened = match existing().await? {
+                    None if self.create => match claimed_by(store).await? {
+                        Some(lost) => match existing().await? {
+                            Some(made_meanwhile) => made_meanwhile,
+                            None => return Err(Error::lost_catalog(store.location(), lost, location)),
+                        },
+                        None => PostgresCatalog::open(*options, clock, ids).await?,
+                    },
+                    None => {
+                        return Err(Error::no_stash(
+                            Shown(&self.url),
+                            format!("{location} holds no catalog"),
+                        ));
+                    }
+                    Some(opened) => opened,
+                };
+                Arc::new(opened)
             }
         })
     }
@@ -204,10 +247,20 @@ impl OpenOptions {
         let store: Arc<dyn BlobStore> = Arc::new(MeteredStore::new(store, meters.clone()));
         let catalog: Arc<dyn Catalog> = Arc::new(MeteredCatalog::new(catalog));
         let marker = StashMarker { format: stash_blob::FORMAT, catalog: catalog.id() };
-        stash_blob::claim(store.as_ref(), &marker).await?;
+        let start = match self.looks {
+            true => {
+                stash_blob::check_claim(store.as_ref(), &marker).await?;
+                Process::looking
+            }
+            false => {
+                stash_blob::claim(store.as_ref(), &marker).await?;
+                Process::metered
+            }
+        };
         fault::place("stash.claimed");
-        let process = Process::metered(store, catalog, self.config.batch.clone(), meters)?;
-        let OpenOptions { url, catalog_url, config, clock, ids, create: _, wrap: _, meters: _ } = self;
+        let process = start(store, catalog, self.config.batch.clone(), meters)?;
+        let OpenOptions { url, catalog_url, config, clock, ids, create: _, looks: _, wrap: _, meters: _ } =
+            self;
         Ok(Stash {
             shared: Arc::new(Shared {
                 url,
@@ -220,6 +273,19 @@ impl OpenOptions {
                 kept: Default::default(),
             }),
         })
+    }
+}
+
+fn exists(file: &Path) -> bool {
+    file.try_exists().unwrap_or(true)
+}
+
+/// The catalog that the blobs belong to, where that can be told.
+async fn claimed_by(store: &dyn BlobStore) -> Result<Option<CatalogId>> {
+    match stash_blob::read_marker(store, stash_blob::FORMAT).await {
+        Ok(marker) => Ok(marker.map(|marker| marker.catalog)),
+        Err(ClaimError::Store { source: BlobError::Denied { .. }, .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     cli::AuditArgs,
     output::{self, Output},
     progress::Meter,
-    session::{Address, Missing, with_stash},
+    session::{Address, Purpose, with_stash},
 };
 
 /// Names that are printed for people; the JSON has more.
@@ -20,7 +20,7 @@ pub(super) const NAMES_SHOWN: usize = 20;
 
 /// Runs the command.
 pub async fn run(at: &Address, args: AuditArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let report = with_stash(at, Missing::Refuse, async |stash| {
+    let report = with_stash(at, Purpose::Look, async |stash| {
         let sink = match &args.sink {
             Some(name) => Some(stash.sink_or_dropped(name.as_str()).await?),
             None => None,

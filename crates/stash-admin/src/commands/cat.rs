@@ -12,13 +12,13 @@ use crate::{
     failure::Refusal,
     formats::batch_writer,
     output::Output,
-    session::{Address, Missing, with_stash},
+    session::{Address, Purpose, with_stash},
 };
 
 /// Runs the command. The rows are JSON anyway, unless another format is asked for.
 pub async fn run(at: &Address, args: CatArgs, _out: Output) -> anyhow::Result<ExitCode> {
     let key = explain::parse(&args.key.key)?;
-    with_stash(at, Missing::Refuse, async |stash| {
+    with_stash(at, Purpose::Look, async |stash| {
         let Some(mut reader) = stash.read_part(key).await? else {
             let explanation = stash.explain(key).await?;
             return Err(Refusal::absent(format!(

@@ -9,12 +9,12 @@ use super::sinks::status;
 use crate::{
     cli::SinkArg,
     output::{self, Output},
-    session::{Address, with_sink},
+    session::{Address, Purpose, with_sink},
 };
 
 /// Runs the command.
 pub async fn run(at: &Address, args: SinkArg, out: Output) -> anyhow::Result<ExitCode> {
-    with_sink(at, &args.sink, async |sink| {
+    with_sink(at, Purpose::Look, &args.sink, async |sink| {
         let (head, incarnations, batches) =
             (sink.head().await?, sink.incarnations().await?, sink.batches().await?);
         if out.is_json() {

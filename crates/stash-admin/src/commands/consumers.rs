@@ -10,12 +10,12 @@ use crate::{
     duration,
     failure::Refusal,
     output::{self, Output},
-    session::{Address, with_sink},
+    session::{Address, Purpose, with_sink},
 };
 
 /// Runs the command.
 pub async fn run(at: &Address, args: ConsumersArgs, out: Output) -> anyhow::Result<ExitCode> {
-    with_sink(at, &args.sink, async |sink| match &args.forget {
+    with_sink(at, Purpose::of(args.commit), &args.sink, async |sink| match &args.forget {
         Some(consumer) => forget(sink, consumer, args.commit, out).await,
         None => list(sink, out).await,
     })

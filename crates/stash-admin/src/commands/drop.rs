@@ -8,12 +8,12 @@ use stash::Dropped;
 use crate::{
     cli::DropArgs,
     output::{self, Output},
-    session::{Address, Missing, with_stash},
+    session::{Address, Purpose, with_stash},
 };
 
 /// Runs the command.
 pub async fn run(at: &Address, args: DropArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let (behind, dropped) = with_stash(at, Missing::Refuse, async |stash| {
+    let (behind, dropped) = with_stash(at, Purpose::of(args.commit), async |stash| {
         // Once more for a sink that was dropped: what a writer that was under way put afterwards goes too.
         let sink = stash.sink_or_dropped(args.sink.as_str()).await?;
         let (upper, consumers) = (sink.upper().await?, sink.consumers().await?);

@@ -8,12 +8,12 @@ use stash::Expired;
 use crate::{
     cli::ExpireArgs,
     output::{self, Output},
-    session::{Address, with_sink},
+    session::{Address, Purpose, with_sink},
 };
 
 /// Runs the command.
 pub async fn run(at: &Address, args: ExpireArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let expired = with_sink(at, &args.sink, async |sink| {
+    let expired = with_sink(at, Purpose::of(args.commit), &args.sink, async |sink| {
         let expired = sink.expire(args.commit).await?;
         if args.commit {
             sink.stash().drain_deletions().await?;

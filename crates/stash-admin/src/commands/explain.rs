@@ -9,7 +9,7 @@ use super::{chain::incarnation_json, history};
 use crate::{
     cli::KeyArg,
     output::{self, Output},
-    session::{Address, Missing, with_stash},
+    session::{Address, Purpose, with_stash},
 };
 
 /// The key in `text`, whatever stands before its shard: people paste whole paths and URLs.
@@ -71,7 +71,7 @@ fn reason_text(reason: &str) -> &str {
 /// Runs the command.
 pub async fn run(at: &Address, args: KeyArg, out: Output) -> anyhow::Result<ExitCode> {
     let key = parse(&args.key)?;
-    let explanation = with_stash(at, Missing::Refuse, async |stash| Ok(stash.explain(key).await?)).await?;
+    let explanation = with_stash(at, Purpose::Look, async |stash| Ok(stash.explain(key).await?)).await?;
     let alarm = alarm(&explanation);
     let code = if alarm.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if out.is_json() {

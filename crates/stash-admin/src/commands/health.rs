@@ -10,12 +10,12 @@ use crate::{
     duration,
     failure::Refusal,
     output::{self, Output},
-    session::{Address, Missing, with_stash},
+    session::{Address, Purpose, with_stash},
 };
 
 /// Runs the command.
 pub async fn run(at: &Address, args: HealthArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let mut health = with_stash(at, Missing::Refuse, async |stash| Ok(stash.health().await?)).await?;
+    let mut health = with_stash(at, Purpose::Look, async |stash| Ok(stash.health().await?)).await?;
     if let Some(name) = &args.sink {
         health.sinks.retain(|sink| sink.sink == name.as_str());
         if health.sinks.is_empty() {

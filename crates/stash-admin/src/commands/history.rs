@@ -8,7 +8,7 @@ use stash::HistoryRow;
 use crate::{
     cli::HistoryArgs,
     output::{self, Output},
-    session::{Address, Missing, with_stash},
+    session::{Address, Purpose, with_stash},
 };
 
 /// An event in JSON.
@@ -46,7 +46,7 @@ pub(super) fn text(rows: &[HistoryRow]) -> String {
 
 /// Runs the command.
 pub async fn run(at: &Address, args: HistoryArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let rows = with_stash(at, Missing::Refuse, async |stash| {
+    let rows = with_stash(at, Purpose::Look, async |stash| {
         Ok(stash.sink_or_dropped(args.sink.as_str()).await?.history(args.limit).await?)
     })
     .await?;

@@ -7,13 +7,14 @@ use serde_json::json;
 use crate::{
     cli::SinkArg,
     output::{self, Output},
-    session::{Address, with_sink},
+    session::{Address, Purpose, with_sink},
 };
 
 /// Runs the command.
 pub async fn run(at: &Address, args: SinkArg, out: Output) -> anyhow::Result<ExitCode> {
     let (shard, batches) =
-        with_sink(at, &args.sink, async |sink| Ok((sink.shard(), sink.batches().await?))).await?;
+        with_sink(at, Purpose::Look, &args.sink, async |sink| Ok((sink.shard(), sink.batches().await?)))
+            .await?;
     let parts = || batches.iter().flat_map(|batch| batch.parts.iter().map(move |part| (batch, part)));
     if out.is_json() {
         for (batch, part) in parts() {

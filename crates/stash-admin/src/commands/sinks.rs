@@ -9,7 +9,7 @@ use crate::{
     cli::SinksArgs,
     duration,
     output::{self, Output},
-    session::{Address, Missing, with_stash},
+    session::{Address, Purpose, with_stash},
 };
 
 /// A chain's status in words.
@@ -29,7 +29,7 @@ fn lasting(ms: Option<u64>) -> String {
 
 /// Runs the command.
 pub async fn run(at: &Address, args: SinksArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let sinks = with_stash(at, Missing::Refuse, async |stash| {
+    let sinks = with_stash(at, Purpose::Look, async |stash| {
         let mut sinks: Vec<(SinkRow, HeadRow)> = Vec::new();
         for row in stash.sinks(args.dropped).await? {
             let head = stash.catalog().head(row.spec.id).await.map_err(stash::Error::from)?;

@@ -21,12 +21,12 @@ use crate::{
     failure::Refusal,
     output::{self, Output},
     progress::Meter,
-    session::{Address, Missing, with_stash},
+    session::{Address, Purpose, with_stash},
 };
 
 /// Runs the command.
 pub async fn run(at: &Address, args: SweepArgs, out: Output) -> anyhow::Result<ExitCode> {
-    with_stash(at, Missing::Refuse, async |stash| match &args.plan {
+    with_stash(at, Purpose::of(args.commit), async |stash| match &args.plan {
         Some(path) if args.commit || path.symlink_metadata().is_ok() => {
             if let Some(sink) = &args.sink {
                 return Err(Refusal::fix_call(format!(

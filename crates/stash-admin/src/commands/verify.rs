@@ -12,12 +12,12 @@ use crate::{
     cli::VerifyArgs,
     output::{self, Output},
     progress::Meter,
-    session::{Address, Missing, with_stash},
+    session::{Address, Purpose, with_stash},
 };
 
 /// Runs the command.
 pub async fn run(at: &Address, args: VerifyArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let broken = with_stash(at, Missing::Refuse, async |stash| {
+    let broken = with_stash(at, Purpose::Look, async |stash| {
         let mut broken = 0;
         match &args.sink {
             Some(name) => broken += verify(stash, name, out).await?,

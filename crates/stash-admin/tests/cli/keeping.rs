@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::world::{Sums, World, sums_of};
 
 /// A sink `s` with one part of 9,000 rows at time 0 and an inline run at time 1.
-fn world() -> (World, String) {
+pub fn world() -> (World, String) {
     let world = World::new();
     let rows: String = (0..9000).map(|id| format!("{id},row {id},0,1\n")).collect();
     world.write("changes.csv", &format!("id,name,t,d\n{rows}1,x,1,1\n"));
@@ -17,7 +17,7 @@ fn world() -> (World, String) {
 }
 
 /// Puts `count` objects beside the part that nobody owns.
-fn orphans(world: &World, key: &str, count: u64) -> Vec<String> {
+pub fn orphans(world: &World, key: &str, count: u64) -> Vec<String> {
     let named = (0..count).map(|n| key.replace("-0-0.parquet", &format!("-0-{}.parquet", 70 + n)));
     named.inspect(|name| drop(fs::write(world.path("stash/blobs").join(name), "orphan"))).collect()
 }
@@ -33,7 +33,7 @@ fn files(folder: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
     }
 }
 
-fn all_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+pub fn all_files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     files(folder, &mut found);
     found

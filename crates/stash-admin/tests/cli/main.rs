@@ -15,4 +15,5 @@ mod looking;
 mod measuring;
 mod reading;
 mod simulating;
+mod untouched;
 mod world;

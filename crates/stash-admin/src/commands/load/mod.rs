@@ -33,7 +33,7 @@ use crate::{
     formats::{ColumnRoles, Format, SchemaSpec},
     interrupt::Interrupt,
     output::Output,
-    session::{Address, Missing, with_stash},
+    session::{Address, Purpose, with_stash},
 };
 
 /// What is read and how; the same for both passes.
@@ -102,7 +102,7 @@ pub async fn run(at: &Address, args: LoadArgs, out: Output) -> anyhow::Result<Ex
         SchemaSpec::of(&plan.schema).iter().for_each(|spec| eprintln!("columns inferred: {spec}"));
     }
     let mut endpoint = args.metrics.listen()?;
-    let summary = with_stash(at, Missing::Create, async |stash| {
+    let summary = with_stash(at, Purpose::Create, async |stash| {
         endpoint.watch(stash);
         let sink = target::sink(stash, &args, &source, &plan).await?;
         let loaded = load(&sink, &args, source, plan, &interrupt, out).await;

@@ -9,12 +9,12 @@ use crate::{
     duration,
     failure::Refusal,
     formats::SchemaSpec,
-    session::{Address, Missing, with_stash},
+    session::{Address, Purpose, with_stash},
 };
 
 /// The columns of the sink `name`, if it exists and text files can have them. Creates nothing.
 pub(super) async fn columns(at: &Address, name: &SinkName) -> anyhow::Result<Option<SchemaSpec>> {
-    let looked = with_stash(at, Missing::Refuse, async |stash| match stash.sink(name.as_str()).await {
+    let looked = with_stash(at, Purpose::Look, async |stash| match stash.sink(name.as_str()).await {
         Ok(sink) => {
             Ok(SchemaSpec::of(sink.schema().declared_schema()).ok().map(|spec| spec.of_sink(name.as_str())))
         }

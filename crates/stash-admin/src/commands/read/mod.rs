@@ -31,7 +31,7 @@ use crate::{
     formats::Format,
     interrupt::Interrupt,
     output::{self, Output},
-    session::{Address, with_sink},
+    session::{Address, Purpose, with_sink},
 };
 
 /// Runs the command.
@@ -43,7 +43,7 @@ pub async fn run(at: &Address, args: ReadArgs, out: Output) -> anyhow::Result<Ex
         return Err(Refusal::usage("Parquet is no text for a terminal: pass --output FILE").into());
     }
     let mut endpoint = args.metrics.listen()?;
-    with_sink(at, name, async |sink| {
+    with_sink(at, Purpose::of(args.consumer.is_some()), name, async |sink| {
         endpoint.watch(sink.stash());
         let subscription = subscribe(sink, &args).await.map_err(|error| with_advice(error, sink, &args))?;
         let target = Target::open(args.output.clone(), format)?;
