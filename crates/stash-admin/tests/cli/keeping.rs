@@ -78,6 +78,28 @@ fn audit_accounts_for_every_byte_and_names_what_is_lost() {
 }
 
 #[test]
+fn a_verdict_stays_when_nobody_reads_what_is_printed() {
+    let (world, key) = world();
+    let commands = ["audit", "audit --json", "verify", "verify --json", "salvage --blobs stash"];
+    let explain = [format!("explain {key}"), format!("explain {key} --json")];
+    let quiet = |words: &str, code: i32| {
+        let ran = world.run_unread(words);
+        assert_eq!((ran.code, ran.err.as_str()), (code, ""), "{words}");
+    };
+    let file = world.path("stash/blobs").join(&key);
+    let mut bytes = fs::read(&file).expect("the part");
+    commands.into_iter().for_each(|words| quiet(words, 0));
+    explain.iter().for_each(|words| quiet(words, 0));
+    quiet(&format!("cat {key}"), 0);
+    bytes[100] ^= 1;
+    fs::write(&file, bytes).expect("damaged");
+    ["verify", "salvage --blobs stash"].into_iter().for_each(|words| quiet(words, 1));
+    fs::remove_file(&file).expect("removed");
+    commands.into_iter().take(4).for_each(|words| quiet(words, 1));
+    explain.iter().for_each(|words| quiet(words, 1));
+}
+
+#[test]
 fn a_plan_is_written_looked_at_and_applied_and_nothing_foreign_goes() {
     let (world, key) = world();
     let orphans = orphans(&world, &key, 3);

@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
 };
 
 use serde_json::Value;
@@ -97,6 +97,14 @@ impl World {
 
     pub fn run(&self, words: &str) -> Ran {
         finish(self.command(words))
+    }
+
+    /// The same where nobody reads what it prints.
+    pub fn run_unread(&self, words: &str) -> Ran {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let child = self.command(words).stdout(writer).stderr(Stdio::piped()).spawn().expect("it starts");
+        ran(child.wait_with_output().expect("it ends"))
     }
 
     /// The binary with its pipes at hand.
@@ -218,7 +226,10 @@ fn walk(folder: &Path, found: &mut dyn FnMut(&Path)) {
 }
 
 pub fn finish(mut command: Command) -> Ran {
-    let output = command.output().expect("it runs");
+    ran(command.output().expect("it runs"))
+}
+
+fn ran(output: Output) -> Ran {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }

@@ -14,7 +14,7 @@ use crate::{
     cli::ReadArgs,
     failure::Refusal,
     formats::{BatchWriter, Format, batch_writer},
-    output,
+    output::{self, Stream},
 };
 
 /// Whether `path` is there and is neither file nor folder: a device or a pipe, which nothing is lost from.
@@ -48,14 +48,14 @@ pub(super) struct Target {
 impl Target {
     pub(super) fn open(output: Option<PathBuf>, format: Format) -> anyhow::Result<Target> {
         let Some(path) = output else {
-            let writer = batch_writer(format, io::stdout());
+            let writer = batch_writer(format, Stream(io::stdout()));
             return Ok(Target { writer, format, file: None, name: "stdout".to_owned(), begun: false });
         };
         let name = path.display().to_string();
         if is_special(&path) {
             let opened = OpenOptions::new().write(true).open(&path);
             let file = opened.with_context(|| format!("{name} cannot be opened"))?;
-            let writer = batch_writer(format, file);
+            let writer = batch_writer(format, Stream(file));
             return Ok(Target { writer, format, file: None, name, begun: false });
         }
         if path.symlink_metadata().is_ok() {
