@@ -186,6 +186,43 @@ fn a_plan_of_another_stash_a_newer_or_a_damaged_one_is_refused() {
     assert!(world.path("stash/blobs").join(orphan).exists(), "nothing was deleted");
 }
 
+#[test]
+fn deletions_that_the_store_refuses_are_said_and_not_counted_as_done() {
+    let refused = "1 delete was refused for now; the deletion queue keeps them";
+    for words in ["drop s --commit", "expire s --commit"] {
+        for json in [false, true] {
+            let world = World::new();
+            let rows: String = (0..9000).map(|id| format!("{id},row {id},0,1\n")).collect();
+            world.write("changes.csv", &format!("id,name,t,d\n{rows}1,x,1,1\n"));
+            world.load("changes.csv", "s", "--workers 1 --retention 1ms").ok();
+            let key = world.blobs().pop().expect("a part");
+            let folder = world.path("stash/blobs").join(&key).parent().expect("a folder").to_owned();
+            let words = format!("{words}{}", if json { " --json" } else { "" });
+            let Some(ran) = world.run_barred(&words, &[folder]) else { return };
+            assert_eq!(world.blobs(), [key], "it is still there");
+            if json {
+                let said = ran.json().remove(0);
+                let (deleted, deferred) = (&said["objects_deleted"], &said["deletes_deferred"]);
+                assert_eq!((deleted, deferred), (&json!(0), &json!(1)), "{words}");
+            } else {
+                let text = ran.ok();
+                let none = |line: &str| line.contains("objects deleted") && line.ends_with(" 0");
+                assert!(text.contains(refused) && text.lines().any(none), "{words}: {text}");
+            }
+        }
+    }
+
+    let (world, key) = world();
+    // It registered, and acknowledged nothing.
+    world.run_unread("read s --consumer slow");
+    world.run("read s --consumer fast -o fast.csv").ok();
+    let folder = world.path("stash/blobs").join(&key).parent().expect("a folder").to_owned();
+    let Some(ran) = world.run_barred("consumers s --forget slow --commit", &[folder]) else { return };
+    let text = ran.ok();
+    assert!(text.contains("forgot consumer slow") && text.contains(refused), "{text}");
+    assert_eq!(world.blobs(), [key]);
+}
+
 /// What salvaged NDJSON files sum up to.
 fn salvaged(world: &World, folder: &str, report: &Value) -> Sums {
     let mut all = Sums::new();
