@@ -54,6 +54,9 @@ pub enum Command {
     /// Write a change file into a sink.
     Load(LoadArgs),
     /// Print a sink's consolidated batches, each closed by its progress.
+    ///
+    /// Ctrl-C and SIGTERM end it between two batches: exit code 130 if not all was read, and stderr says how far it got
+    /// and how to go on.
     Read(ReadArgs),
     /// List the sinks.
     Sinks(SinksArgs),
@@ -198,13 +201,15 @@ pub struct ReadArgs {
     /// Start at this time instead.
     #[arg(long, value_name = "T", conflicts_with_all = ["consumer", "start"])]
     pub from: Option<u64>,
-    /// Wait for more, until the sink is complete.
+    /// Wait for more, until the sink is complete. Ended before that by Ctrl-C or SIGTERM, the exit code is 130.
     #[arg(long)]
     pub follow: bool,
     /// How to print: ndjson, csv or parquet. Told by the output's name if absent; ndjson on stdout.
     #[arg(long)]
     pub format: Option<Format>,
-    /// Print into this file, which must not be there yet; a device or pipe is written in place.
+    /// Print into this file, which must not be there yet; a device or pipe is written in place. Parquet goes into
+    /// FILE.partial until it is whole, and stays there if the read is interrupted; with a consumer it becomes FILE then
+    /// too, since what it holds is acknowledged.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Stop after N batches.

@@ -291,12 +291,17 @@ impl Running {
 
     /// Reads stderr until `wanted` batches were accepted.
     pub fn until_accepted(&mut self, wanted: usize) {
-        let mut accepted = 0;
-        let mut line = String::new();
-        while accepted < wanted {
-            line.clear();
+        (0..wanted).for_each(|_| drop(self.until_said("accepted [")));
+    }
+
+    /// Reads stderr up to and including the next line that holds `wanted`, and gives that line.
+    pub fn until_said(&mut self, wanted: &str) -> String {
+        loop {
+            let mut line = String::new();
             assert_ne!(self.err.read_line(&mut line).expect("readable"), 0, "it ended too early");
-            accepted += usize::from(line.contains("accepted ["));
+            if line.contains(wanted) {
+                return line;
+            }
         }
     }
 

@@ -17,6 +17,15 @@ use crate::{
     output::{self, Stream},
 };
 
+/// What a file is called at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// As was asked for.
+    Whole,
+    /// As while it was written: it does not hold all that it was to hold.
+    CutShort,
+}
+
 /// Whether `path` is there and is neither file nor folder: a device or a pipe, which nothing is lost from.
 fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|kind| !kind.is_file() && !kind.is_dir())
@@ -68,6 +77,13 @@ impl Target {
             Format::Parquet => path.with_added_extension("partial"),
             Format::Csv | Format::Ndjson => path.clone(),
         };
+        if at != path && at.symlink_metadata().is_ok() {
+            return Err(Refusal::fix_call(format!(
+                "{} is left of a read that was interrupted or died; move or remove it, or name another file",
+                at.display()
+            ))
+            .into());
+        }
         let file = (OpenOptions::new().write(true).create_new(true).open(&at))
             .with_context(|| format!("{} cannot be created", at.display()))?;
         let writer = batch_writer(format, file.try_clone().with_context(|| name.clone())?);
@@ -123,20 +139,27 @@ impl Target {
         Ok((updates, true))
     }
 
-    /// Completes the output and makes it durable.
-    pub(super) fn finish(&mut self) -> anyhow::Result<()> {
+    /// Completes the output and makes it durable. Gives the file as it is called now, if it is one.
+    pub(super) fn finish(&mut self, naming: Naming) -> anyhow::Result<Option<PathBuf>> {
         let finished = self.writer.finish();
         self.doing(finished)?;
-        let Some((file, at, path)) = self.file.take() else { return Ok(()) };
+        let Some((file, at, path)) = self.file.take() else { return Ok(None) };
         self.doing(file.sync_all())?;
-        if at != path {
+        if naming == Naming::Whole && at != path {
             // SUBTLE: a link never replaces anything, so a file that somebody made meanwhile is not lost.
             self.doing(std::fs::hard_link(&at, &path))?;
             self.doing(std::fs::remove_file(&at))?;
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        self.doing(synced)
+        self.doing(synced)?;
+        Ok(Some(if naming == Naming::Whole { path } else { at }))
+    }
+
+    /// Takes away a file that nothing was printed into.
+    pub(super) fn discard(&mut self) -> anyhow::Result<()> {
+        let Some((_, at, _)) = self.file.take() else { return Ok(()) };
+        self.doing(std::fs::remove_file(at))
     }
 }
 
