@@ -59,6 +59,12 @@ pub enum PlanError {
         /// The catalog it was to be applied to.
         ours: CatalogId,
     },
+    /// It names something twice.
+    #[error("the plan names {name} twice: it is not as it was written, make a new plan")]
+    Twice {
+        /// The key; of an upload, its token too.
+        name: String,
+    },
     /// It names a key outside of the shards that this catalog has sinks for.
     #[error("the plan names {key}, whose shard is of no sink of this catalog: nothing of it is deleted")]
     UnknownShard {

@@ -223,6 +223,48 @@ fn deletions_that_the_store_refuses_are_said_and_not_counted_as_done() {
     assert_eq!(world.blobs(), [key]);
 }
 
+#[test]
+fn what_a_plan_names_twice_is_refused_and_what_is_gone_is_not_done_again() {
+    let (world, key) = world();
+    let orphans = orphans(&world, &key, 2);
+    let (folder, name) = key.rsplit_once('/').expect("a folder");
+    let uploads = ["abc", "abd"].map(|token| {
+        let upload = world.path("stash/blobs").join(folder).join(format!(".{name}.{token}.tmp"));
+        fs::write(&upload, "left over").expect("written");
+        upload
+    });
+    world.run("sweep --plan a.plan").ok();
+    let plan = world.text("a.plan");
+    for (what, first, second) in
+        [("garbage", orphans[0].as_str(), orphans[1].as_str()), ("left_over_upload", "abc", "abd")]
+    {
+        let line = |of: &str| {
+            let begin = format!("{{\"{what}\":{{");
+            plan.lines().find(|line| line.starts_with(&begin) && line.contains(of)).expect("planned")
+        };
+        // Both are of one length, so that the plan's end counts them right.
+        world.write("twice.plan", &plan.replace(line(second), line(first)));
+        for words in ["sweep --plan twice.plan", "sweep --plan twice.plan --commit"] {
+            let error = world.run(words).fails(1, &["twice.plan cannot be used", "the plan names", first]);
+            assert!(error.contains("twice: it is not as it was written"), "{error}");
+        }
+    }
+    let mut files = orphans.iter().map(|orphan| world.path("stash/blobs").join(orphan)).chain(uploads);
+    assert!(files.all(|file| file.exists()), "nothing was touched");
+
+    let counts = |done: &Value| {
+        ["objects_deleted", "uploads_aborted", "done_already"].map(|what| done[what]["entries"].clone())
+    };
+    let done = world.run("sweep --plan a.plan --commit --json").json().remove(0);
+    assert_eq!(counts(&done), [2, 2, 0].map(|count| json!(count)), "{done}");
+    for words in ["sweep --plan a.plan --json", "sweep --plan a.plan --commit --json"] {
+        let again = world.run(words).json().remove(0);
+        assert_eq!(counts(&again), [0, 0, 4].map(|count| json!(count)), "{again}");
+        assert_eq!(again["done_already"]["bytes"], 30, "{again}");
+    }
+    world.at_rest();
+}
+
 /// What salvaged NDJSON files sum up to.
 fn salvaged(world: &World, folder: &str, report: &Value) -> Sums {
     let mut all = Sums::new();
