@@ -136,6 +136,15 @@ pub fn bytes(bytes: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
+/// A name or message of others, so that it can neither end its line nor speak to the terminal.
+pub fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
+}
+
 /// A text that fits a line; what is longer ends in `…`.
 pub fn cut(text: &str) -> String {
     const LONGEST: usize = 60;
@@ -184,6 +193,12 @@ mod tests {
         ] {
             assert_eq!(bytes(number), text);
         }
+    }
+
+    #[test]
+    fn control_characters_are_shown_and_nothing_else_changes() {
+        assert_eq!(visible("a\nb\u{1b}[2J\u{9b}\r\t"), "a\\nb\\u{1b}[2J\\u{9b}\\r\\t");
+        assert_eq!(visible("ä \\ \" '…"), "ä \\ \" '…");
     }
 
     #[test]

@@ -124,7 +124,9 @@ fn text(stash: &Stash, report: &AuditReport) -> String {
                 output::counted(lost, "object", "objects")
             ));
             let named = report.lost.first.iter().take(NAMES_SHOWN);
-            lines.extend(named.map(|one| format!("  {}  (batch {})", one.name, one.why.seq)));
+            lines.extend(
+                named.map(|one| format!("  {}  (batch {})", output::visible(&one.name), one.why.seq)),
+            );
             lines.extend(and_more(lost));
         }
     }
@@ -149,7 +151,9 @@ pub(super) fn strangers(foreign: &Names<Stranger>) -> Vec<String> {
         output::counted(foreign.all.entries, "entry", "entries")
     )];
     let named = foreign.first.iter().take(NAMES_SHOWN);
-    lines.extend(named.map(|one| format!("  {}  ({})", one.name, words(Class::Foreign(one.why)).1)));
+    lines.extend(
+        named.map(|one| format!("  {}  ({})", output::visible(&one.name), words(Class::Foreign(one.why)).1)),
+    );
     lines.extend(and_more(foreign.all.entries));
     lines
 }

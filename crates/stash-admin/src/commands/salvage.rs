@@ -210,7 +210,7 @@ fn text(salvage: &Salvage, report: &SalvageReport, written: &[Vec<Written>], arg
         output::bytes(report.listed.bytes),
         match (&report.catalog, &report.catalog_why) {
             (Some(catalog), _) => format!("they belong to catalog {catalog}"),
-            (None, Some(why)) => format!("whose they are is not known: {why}"),
+            (None, Some(why)) => format!("whose they are is not known: {}", output::visible(why)),
             (None, None) => "whose they are is not known: there is no stash.json".to_owned(),
         }
     )];
@@ -243,8 +243,15 @@ fn text(salvage: &Salvage, report: &SalvageReport, written: &[Vec<Written>], arg
         lines.push(table.trim_fmt());
         for (batch, written) in sink.batches.iter().zip(written) {
             let named = format!("{} of {}", batch.description, batch.incarnation);
-            lines.extend(batch.missing.iter().map(|missing| format!("MISSING in {named}: {missing}")));
-            lines.extend(written.failed.iter().map(|why| format!("NOT WRITTEN: {named}: {why}")));
+            lines.extend(
+                batch
+                    .missing
+                    .iter()
+                    .map(|missing| format!("MISSING in {named}: {}", output::visible(missing))),
+            );
+            lines.extend(
+                written.failed.iter().map(|why| format!("NOT WRITTEN: {named}: {}", output::visible(why))),
+            );
         }
     }
     if report.sinks.is_empty() {
@@ -256,7 +263,9 @@ fn text(salvage: &Salvage, report: &SalvageReport, written: &[Vec<Written>], arg
             output::counted(report.damaged.all.entries, "part", "parts")
         ));
         let named = report.damaged.first.iter().take(NAMES_SHOWN);
-        lines.extend(named.map(|one| format!("  {}: {}", one.name, one.why)));
+        lines.extend(
+            named.map(|one| format!("  {}: {}", output::visible(&one.name), output::visible(&one.why))),
+        );
         lines.extend(and_more(report.damaged.all.entries));
     }
     if report.uploads.entries > 0 {

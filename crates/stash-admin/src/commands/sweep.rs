@@ -172,7 +172,7 @@ fn say_applied(
         ])
     ))?;
     let named = kept.first.iter().take(NAMES_SHOWN);
-    let named = named.map(|one| format!("  kept {}: {}", one.name, kept_text(one.why)));
+    let named = named.map(|one| format!("  kept {}: {}", output::visible(&one.name), kept_text(one.why)));
     named.chain(and_more(kept.all.entries)).try_for_each(|line| out.line(line))?;
     refused(deferred).iter().try_for_each(|line| out.line(line))?;
     if left.entries > 0 {

@@ -78,6 +78,25 @@ fn audit_accounts_for_every_byte_and_names_what_is_lost() {
 }
 
 #[test]
+fn names_of_others_end_no_line_and_say_nothing_to_the_terminal() {
+    let (world, key) = world();
+    let folder = world.path("stash/blobs").join(&key).parent().expect("a folder").to_owned();
+    for name in ["x\nlost: nothing is missing", "\u{1b}[2J\u{1b}[Hall is well"] {
+        fs::write(folder.join(name), "hello").expect("written");
+    }
+    for words in ["audit", "sweep", "verify s", "salvage --blobs stash"] {
+        let text = world.run(words).out;
+        assert!(text.contains("/x\\nlost: nothing is missing"), "{words}: {text:?}");
+        assert!(text.contains("\\u{1b}[2J\\u{1b}[Hall is well"), "{words}: {text:?}");
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{words}: {text:?}");
+    }
+    let audited = world.run("audit --json").json().remove(0);
+    let named = audited["foreign"]["first"].as_array().expect("a list").iter();
+    let raw = |one: &&Value| one["name"].as_str().is_some_and(|name| name.ends_with("\u{1b}[Hall is well"));
+    assert_eq!(named.filter(raw).count(), 1, "{audited}");
+}
+
+#[test]
 fn a_verdict_stays_when_nobody_reads_what_is_printed() {
     let (world, key) = world();
     let commands = ["audit", "audit --json", "verify", "verify --json", "salvage --blobs stash"];
