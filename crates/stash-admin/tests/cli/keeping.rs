@@ -320,6 +320,18 @@ fn salvage_reads_what_was_written_when_the_catalog_is_deleted() {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
     world.run("salvage --blobs stash --output out").fails(1, &["out holds something already"]);
+    std::os::unix::fs::symlink(world.path("stash"), world.path("link")).expect("linked");
+    for (blobs, folder) in [
+        ("stash".to_owned(), "stash/blobs/new/out"),
+        ("stash/blobs".to_owned(), "stash/blobs/out"),
+        ("stash/blobs".to_owned(), "link/blobs"),
+        (world.url(), "out/../link/out"),
+    ] {
+        let words = format!("salvage --blobs {blobs} --output {folder}");
+        world.run(&words).fails(1, &[folder, "lies within", "name a folder outside"]);
+    }
+    fs::remove_file(world.path("link")).expect("removed");
+    assert_eq!(all_files(&world.path("stash")), before, "nothing in the store was changed");
     world.run("salvage --blobs nowhere").fails(1, &["nowhere", "no such folder"]);
     world.run("salvage --blobs stash --sink-shard x").fails(2, &["not a shard id"]);
     assert!(!world.path("nowhere").exists());
