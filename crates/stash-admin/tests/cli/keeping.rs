@@ -78,6 +78,35 @@ fn audit_accounts_for_every_byte_and_names_what_is_lost() {
 }
 
 #[test]
+fn an_exchanged_part_is_an_alarm_and_no_stranger() {
+    let (world, key) = world();
+    let blobs = world.path("stash/blobs");
+    let accepted = fs::read(blobs.join(&key)).expect("the part").len();
+    fs::write(blobs.join("notes.txt"), "hello").expect("written");
+    fs::write(blobs.join(&key), "something else").expect("exchanged");
+
+    let ran = world.run("audit");
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    let (before, after) = ran.out.split_once("which Stash never deletes:").expect("a stranger");
+    assert!(before.contains("foreign: 1 entry,") && after.contains("  notes.txt  "), "{}", ran.out);
+    let (strangers, exchanged) = after.split_once("EXCHANGED: 1 object").expect("an exchanged one");
+    assert!(!strangers.contains(&key) && exchanged.contains(&format!("  {key}  (14 B in")), "{}", ran.out);
+
+    let ran = world.run(&format!("explain {key}"));
+    let wanted = format!("of 14 bytes where {accepted} were accepted");
+    let told = ran.out.replace(',', "");
+    assert!(
+        ran.code == 1 && told.contains("ALARM: batch 1 of sink s") && told.contains(&wanted),
+        "{}",
+        ran.out
+    );
+    let ran = world.run(&format!("explain {key} --json"));
+    let told = crate::world::parse_lines(&ran.out).remove(0);
+    let bytes = (&told["store_bytes"], &told["accepted_bytes"]);
+    assert_eq!((ran.code, bytes), (1, (&json!(14), &json!(accepted))), "{told}");
+}
+
+#[test]
 fn names_of_others_end_no_line_and_say_nothing_to_the_terminal() {
     let (world, key) = world();
     let folder = world.path("stash/blobs").join(&key).parent().expect("a folder").to_owned();
