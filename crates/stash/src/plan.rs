@@ -14,7 +14,10 @@
 //!   refused, keys have one spelling, a line is at most [`LINE_BYTES_MAX`] long, and nothing follows the end.
 //! - Nothing in a plan is believed: whoever applies it judges every key again, see `sweep`.
 
-use std::io::{BufRead, Write};
+use std::{
+    fmt,
+    io::{BufRead, Write},
+};
 
 use serde::{Deserialize, Serialize};
 use stash_types::{CatalogId, PartKey, ShardId, Timestamp};
@@ -121,6 +124,17 @@ impl PlanTotals {
     /// Both together.
     pub fn all(&self) -> Tally {
         self.garbage.and(self.left_over_uploads)
+    }
+}
+
+impl fmt::Display for PlanTotals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PlanTotals { garbage, left_over_uploads: uploads } = self;
+        write!(
+            f,
+            "{} objects of {} bytes and {} uploads of {} bytes",
+            garbage.entries, garbage.bytes, uploads.entries, uploads.bytes
+        )
     }
 }
 
@@ -288,7 +302,7 @@ impl<R: BufRead> PlanReader<R> {
                 Planned { key: key_of(&key, line)?, token: Some(token), reason, bytes }
             }
             Line::End(totals) if totals != self.totals => {
-                return Err(garbage(format!("it counts {totals:?}, the lines before {:?}", self.totals)));
+                return Err(garbage(format!("it counts {totals}, the lines before {}", self.totals)));
             }
             Line::End(_) => {
                 if read_line(&mut self.input, line.saturating_add(1))?.is_some() {

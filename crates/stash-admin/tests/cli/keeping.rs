@@ -92,6 +92,8 @@ fn an_exchanged_part_is_an_alarm_and_no_stranger() {
     let (strangers, exchanged) = after.split_once("EXCHANGED: 1 object").expect("an exchanged one");
     assert!(!strangers.contains(&key) && exchanged.contains(&format!("  {key}  (14 B in")), "{}", ran.out);
 
+    let told = world.run("verify s").out;
+    assert!(told.contains("the store has 14 bytes under it: it was exchanged from outside"), "{told}");
     let ran = world.run(&format!("explain {key}"));
     let wanted = format!("of 14 bytes where {accepted} were accepted");
     let told = ran.out.replace(',', "");
@@ -164,6 +166,7 @@ fn a_plan_is_written_looked_at_and_applied_and_nothing_foreign_goes() {
     let written = world.text("a.plan");
     world.run("sweep s --plan a.plan").fails(1, &["a.plan is there already"]);
     world.run("sweep --commit").fails(2, &["--plan"]);
+    world.run("sweep --plan a.plan --max-deletes 0").fails(2, &["--max-deletes", "must be at least 1"]);
     world.run("sweep s --plan a.plan --commit").fails(2, &["--commit"]);
     world.run("sweep --plan none.plan --commit").fails(1, &["none.plan cannot be read"]);
     let text = world.run("sweep --plan a.plan").ok();
@@ -219,6 +222,11 @@ fn a_plan_of_another_stash_a_newer_or_a_damaged_one_is_refused() {
         ("newer", plan.replace("\"format\":1", "\"format\":2"), "upgrade"),
         ("cut", plan.lines().take(2).map(|line| format!("{line}\n")).collect(), "cut short"),
         ("more", plan.replace("\"reason\"", "\"force\":true,\"reason\""), "line 2 of the plan"),
+        (
+            "counts",
+            plan.replace("\"entries\":1", "\"entries\":2"),
+            "it counts 2 objects of 6 bytes and 0 uploads",
+        ),
         ("text", "hello\n".to_owned(), "line 1 of the plan"),
         ("empty", String::new(), "cut short"),
         ("shard", plan.replace(&key[..10], "s00000000-"), "of no sink of this catalog"),

@@ -210,6 +210,8 @@ fn verify_finds_a_deleted_blob() {
     let key = key(&world);
     fs::remove_file(world.path("stash/blobs").join(&key)).expect("removed");
     violated(&world, "I15", &key);
+    let told = world.run("verify s").out;
+    assert!(told.contains("the store does not have it: it was deleted from outside"), "{told}");
     let ran = world.run(&format!("explain {key}"));
     assert!(ran.code == 1 && ran.out.contains("ALARM: batch 1 of sink s"), "{}", ran.out);
     let never = key.replace("-0-0.parquet", "-0-9.parquet");
@@ -276,6 +278,8 @@ fn a_dry_run_changes_nothing_and_commit_does_it() {
     assert_eq!(world.blobs(), Vec::<String>::new());
     assert_eq!(world.run("sinks --json").ok(), "");
     assert_eq!(world.run("sinks --dropped --json").json()[0]["status"], "dropped");
+    let of_chain = world.run("chain s").err;
+    assert_eq!(world.run("health s").fails(1, &["no sink s"]), of_chain);
     world.at_rest();
     world.run("read --sink s").fails(1, &["no sink s"]);
     let recorded = world.run("history s --json").json();
