@@ -4,7 +4,7 @@
 //! `--commit`; `load`, and `read` with a consumer, say what they change by their arguments.
 
 use std::{
-    num::{NonZeroU32, NonZeroU64, NonZeroUsize},
+    num::{IntErrorKind, NonZeroU32, NonZeroU64, NonZeroUsize, ParseIntError},
     path::PathBuf,
     str::FromStr,
     time::Duration,
@@ -54,6 +54,9 @@ pub enum Command {
     /// Write a change file into a sink.
     Load(LoadArgs),
     /// Print a sink's consolidated batches, each closed by its progress.
+    ///
+    /// Ctrl-C and SIGTERM end it between two batches: exit code 130 if not all was read, and stderr says how far it got
+    /// and how to go on.
     Read(ReadArgs),
     /// List the sinks.
     Sinks(SinksArgs),
@@ -119,11 +122,11 @@ pub struct LoadArgs {
     #[arg(long, value_name = "SCHEMA")]
     pub schema: Option<String>,
     /// Workers that write side by side.
-    #[arg(long, default_value = "2", value_name = "N")]
+    #[arg(long, default_value = "2", value_name = "N", value_parser = at_least_one::<NonZeroU32>)]
     pub workers: NonZeroU32,
     /// Close a batch every N distinct times. Without it a batch closes at the first new time after 65,536
     /// updates. The first time always is a batch of its own: the snapshot.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<NonZeroU64>)]
     pub batch_every: Option<NonZeroU64>,
     /// Accept times in any order: everything after the first time becomes one batch.
     #[arg(long, conflicts_with = "batch_every")]
@@ -198,17 +201,19 @@ pub struct ReadArgs {
     /// Start at this time instead.
     #[arg(long, value_name = "T", conflicts_with_all = ["consumer", "start"])]
     pub from: Option<u64>,
-    /// Wait for more, until the sink is complete.
+    /// Wait for more, until the sink is complete. Ended before that by Ctrl-C or SIGTERM, the exit code is 130.
     #[arg(long)]
     pub follow: bool,
     /// How to print: ndjson, csv or parquet. Told by the output's name if absent; ndjson on stdout.
     #[arg(long)]
     pub format: Option<Format>,
-    /// Print into this file, which must not be there yet; a device or pipe is written in place.
+    /// Print into this file, which must not be there yet; a device or pipe is written in place. Parquet goes into
+    /// FILE.partial until it is whole, and stays there if the read is interrupted; with a consumer it becomes FILE then
+    /// too, since what it holds is acknowledged.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Stop after N batches.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<NonZeroU64>)]
     pub limit_batches: Option<NonZeroU64>,
     /// What is measured.
     #[command(flatten)]
@@ -286,6 +291,7 @@ pub struct SweepArgs {
     pub commit: bool,
     /// Stop after so many deletions; call it once more for the rest.
     #[arg(long, default_value = "10000", value_name = "N", requires = "plan")]
+    #[arg(value_parser = at_least_one::<NonZeroU64>)]
     pub max_deletes: NonZeroU64,
 }
 
@@ -418,8 +424,16 @@ pub struct SimArgs {
     #[arg(long, value_name = "A..B")]
     pub seeds: Option<Seeds>,
     /// Seeds at a time; as many as there are cores if absent.
-    #[arg(long, value_name = "N", requires = "seeds")]
+    #[arg(long, value_name = "N", requires = "seeds", value_parser = at_least_one::<NonZeroUsize>)]
     pub jobs: Option<NonZeroUsize>,
+}
+
+/// Reads a number that is not zero.
+fn at_least_one<N: FromStr<Err = ParseIntError>>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::Zero => "it must be at least 1".to_owned(),
+        _ => error.to_string(),
+    })
 }
 
 /// Seeds, from one on and below another.

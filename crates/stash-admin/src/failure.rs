@@ -6,7 +6,7 @@ use clap::error::ErrorKind as UsageKind;
 use serde_json::json;
 use stash::ErrorKind;
 
-use crate::{formats, interrupt};
+use crate::{formats, interrupt, output::ReaderGone};
 
 /// A wrong command line, as clap and shells have it.
 const USAGE_CODE: u8 = 2;
@@ -111,11 +111,11 @@ fn kind_of(error: &anyhow::Error) -> &'static str {
     "report"
 }
 
-/// Whether the reader of our output went away.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-    })
+/// Whether a stream ended since its reader went away. The kind of an error does not tell: a database's or a store's
+/// connection breaks as a pipe does.
+fn is_reader_gone(error: &anyhow::Error) -> bool {
+    let mut errors = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    errors.any(|error| error.get_ref().is_some_and(|inner| inner.is::<ReaderGone>()))
 }
 
 /// The message and its causes; a cause that the message above it quotes is left out.
@@ -136,7 +136,7 @@ fn lines(error: &anyhow::Error) -> Vec<String> {
 
 /// Says what went wrong and gives the exit code.
 pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
-    if is_broken_pipe(error) {
+    if is_reader_gone(error) {
         return ExitCode::SUCCESS;
     }
     let (kind, lines) = (kind_of(error), lines(error));
@@ -167,4 +167,26 @@ pub fn usage(error: &clap::Error) -> ExitCode {
         drop(error.print());
     }
     if asked_for { ExitCode::SUCCESS } else { ExitCode::from(USAGE_CODE) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use anyhow::Context as _;
+
+    use super::*;
+    use crate::output::Stream;
+
+    #[test]
+    fn only_the_reader_of_the_output_may_go_away_quietly() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        let printed = Stream(writer).write_all(b"x").context("stdout cannot be written");
+        assert!(is_reader_gone(&printed.expect_err("nobody reads")));
+
+        let socket = anyhow::Error::new(io::Error::from(io::ErrorKind::BrokenPipe)).context("the database");
+        assert!(!is_reader_gone(&socket));
+        assert_eq!(report(&socket, true), ExitCode::FAILURE);
+    }
 }

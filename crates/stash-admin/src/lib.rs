@@ -2,7 +2,7 @@
 //!
 //! - What a machine may read goes to stdout, everything else to stderr.
 //! - An error prints once, causes below it; exit code 1, or 2 for a wrong command line. A reader that goes away
-//!   (broken pipe) is no error worth a word.
+//!   (broken pipe) is no error worth a word, and takes nothing from the verdict: what is lost stays exit code 1.
 //! - Ctrl-C ends the command at its next safe point and closes the stash; a second one ends it at once.
 //!
 //! As a library it is no API: it shows what is made of words and change files to those who try to break it.

@@ -1,8 +1,12 @@
 //! What commands print: text that people read, or JSON.
 //!
 //! Numbers are grouped, bytes have units, times of the clock are UTC. In JSON numbers are bare, bytes are bytes,
-//! clocks are milliseconds since 1970, and the empty frontier is `"end"`. A failed write is an error, so that a
-//! broken pipe ends a command and never is a panic.
+//! clocks are milliseconds since 1970, and the empty frontier is `"end"`.
+//!
+//! A reader that goes away, as `head` does, takes nothing from what the command found: [`Output`] passes over what nobody
+//! reads, so that the command comes to its verdict and to its exit code. What streams for long ends there instead: its
+//! [`Stream`] fails with [`ReaderGone`], which tells this pipe from those of databases and stores. Any other failed write
+//! is an error.
 
 use std::io::{self, Write};
 
@@ -29,18 +33,48 @@ impl Output {
 
     /// Prints one JSON document and a newline.
     pub fn document(self, value: &Value) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        serde_json::to_writer(&mut out, value)?;
-        out.write_all(b"\n")?;
-        out.flush()
+        print(serde_json::to_vec(value)?)
     }
 
     /// Prints text and a newline.
     pub fn line(self, text: impl AsRef<str>) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_ref().trim_end().as_bytes())?;
-        out.write_all(b"\n")?;
-        out.flush()
+        print(text.as_ref().trim_end().as_bytes().to_vec())
+    }
+}
+
+/// Prints a line, unless nobody is left to read it.
+fn print(mut line: Vec<u8>) -> io::Result<()> {
+    line.push(b'\n');
+    let mut out = io::stdout().lock();
+    match out.write_all(&line).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
+    }
+}
+
+/// Whoever read what a command prints went away.
+#[derive(Debug, thiserror::Error)]
+#[error("nobody reads the output any longer")]
+pub struct ReaderGone;
+
+/// Where much is printed to, for a reader who may go away before the end.
+#[derive(Debug)]
+pub struct Stream<W>(pub W);
+
+impl<W: Write> Write for Stream<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(reader_gone)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(reader_gone)
+    }
+}
+
+fn reader_gone(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => io::Error::new(io::ErrorKind::BrokenPipe, ReaderGone),
+        _ => error,
     }
 }
 
@@ -102,6 +136,15 @@ pub fn bytes(bytes: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
+/// A name or message of others, so that it can neither end its line nor speak to the terminal.
+pub fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
+}
+
 /// A text that fits a line; what is longer ends in `…`.
 pub fn cut(text: &str) -> String {
     const LONGEST: usize = 60;
@@ -150,6 +193,12 @@ mod tests {
         ] {
             assert_eq!(bytes(number), text);
         }
+    }
+
+    #[test]
+    fn control_characters_are_shown_and_nothing_else_changes() {
+        assert_eq!(visible("a\nb\u{1b}[2J\u{9b}\r\t"), "a\\nb\\u{1b}[2J\\u{9b}\\r\\t");
+        assert_eq!(visible("ä \\ \" '…"), "ä \\ \" '…");
     }
 
     #[test]

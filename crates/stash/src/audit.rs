@@ -102,7 +102,9 @@ impl Stash {
                     (Class::Foreign(why), _) => {
                         accounts.foreign.push(judged.name(), judged.entry.len, why);
                     }
-                    (Class::Referenced, Some(key)) => accounts.seen.push((short(key), judged.entry.len)),
+                    (Class::Referenced, Some(key)) => {
+                        accounts.seen.push((short(&key.to_string()), judged.entry.len))
+                    }
                     _ => {}
                 }
             }
@@ -121,9 +123,10 @@ impl Stash {
     }
 }
 
-/// A key in sixteen bytes. Two of ten million keys that share them would be chance of one in 10^24.
-fn short(key: PartKey) -> [u8; 16] {
-    let Digest(digest) = Digest::of(key.to_string().as_bytes());
+/// A key, or what else names an entry, in sixteen bytes. Two of ten million that share them would be chance of one in
+/// 10^24.
+pub(crate) fn short(name: &str) -> [u8; 16] {
+    let Digest(digest) = Digest::of(name.as_bytes());
     let mut short = [0; 16];
     short.iter_mut().zip(digest).for_each(|(to, from)| *to = from);
     short
@@ -159,7 +162,7 @@ impl Accounts {
         let mut missing = Vec::new();
         for PartRow { name, descriptor } in &batch.parts {
             let key = name.under(sink.shard());
-            match self.seen.binary_search_by_key(&short(key), |(short, _)| *short) {
+            match self.seen.binary_search_by_key(&short(&key.to_string()), |(short, _)| *short) {
                 Ok(at) => {
                     let len = self.seen.get(at).map_or(descriptor.len, |(_, len)| *len);
                     if len != descriptor.len {

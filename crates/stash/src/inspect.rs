@@ -4,7 +4,7 @@ use serde::Serialize;
 use stash_batch::{BatchReader, verdict};
 use stash_catalog::{BatchRow, HistoryFilter, HistoryRow, IncarnationRow, SinkRow};
 use stash_chain::{Verdict, Why, invariants};
-use stash_types::{BlobKey, BlobPrefix, Frontier, PartKey, ShardId};
+use stash_types::{BlobKey, BlobPrefix, Frontier, PartKey, ShardId, SinkId};
 
 use crate::{Class, Error, Result, Sink, Stash, Stranger, Violation, classify::Walk};
 
@@ -58,6 +58,8 @@ pub struct Explanation {
     pub n: u64,
     /// Its bytes in the store, if it is there.
     pub store_bytes: Option<u64>,
+    /// The bytes it was accepted with, if a batch references it; other bytes in the store were put there from outside.
+    pub accepted_bytes: Option<u64>,
     /// Who owns it.
     pub fate: Fate,
     /// What was recorded of it, oldest first.
@@ -101,6 +103,10 @@ impl Stash {
                 Verdict::Foreign => Fate::Foreign,
             },
         };
+        let accepted_bytes = match fate {
+            Fate::Referenced { seq } => self.accepted_bytes(id, key, seq).await?,
+            _ => None,
+        };
         let incarnations = self.catalog().incarnations(id, true).await?;
         let filter = HistoryFilter { sink: Some(id), key: Some(key), ..HistoryFilter::default() };
         Ok(Explanation {
@@ -114,9 +120,28 @@ impl Stash {
             process: key.name.process,
             n: key.name.n,
             store_bytes,
+            accepted_bytes,
             fate,
             history: self.catalog().history(filter).await?,
         })
+    }
+
+    /// The bytes that the batch `seq` says a part has; `None` when the batch was unlinked meanwhile.
+    async fn accepted_bytes(&self, sink: SinkId, key: PartKey, seq: u64) -> Result<Option<u64>> {
+        /// Batches whose times may meet those of a part are few: one, and what was trimmed against it.
+        const ROWS_A_READ: u32 = 10;
+        let mut from = key.name.description.lower();
+        loop {
+            let slice = self.catalog().chain(sink, from, ROWS_A_READ).await?;
+            if let Some(batch) = slice.batches.iter().find(|batch| batch.seq == seq) {
+                let part = batch.parts.iter().find(|part| part.name == key.name);
+                return Ok(part.map(|part| part.descriptor.len));
+            }
+            match slice.batches.last() {
+                Some(last) if last.seq < seq && last.extent > from => from = last.extent,
+                _ => return Ok(None),
+            }
+        }
     }
 }
 

@@ -14,7 +14,10 @@
 //!   refused, keys have one spelling, a line is at most [`LINE_BYTES_MAX`] long, and nothing follows the end.
 //! - Nothing in a plan is believed: whoever applies it judges every key again, see `sweep`.
 
-use std::io::{BufRead, Write};
+use std::{
+    fmt,
+    io::{BufRead, Write},
+};
 
 use serde::{Deserialize, Serialize};
 use stash_types::{CatalogId, PartKey, ShardId, Timestamp};
@@ -58,6 +61,12 @@ pub enum PlanError {
         theirs: CatalogId,
         /// The catalog it was to be applied to.
         ours: CatalogId,
+    },
+    /// It names something twice.
+    #[error("the plan names {name} twice: it is not as it was written, make a new plan")]
+    Twice {
+        /// The key; of an upload, its token too.
+        name: String,
     },
     /// It names a key outside of the shards that this catalog has sinks for.
     #[error("the plan names {key}, whose shard is of no sink of this catalog: nothing of it is deleted")]
@@ -115,6 +124,17 @@ impl PlanTotals {
     /// Both together.
     pub fn all(&self) -> Tally {
         self.garbage.and(self.left_over_uploads)
+    }
+}
+
+impl fmt::Display for PlanTotals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PlanTotals { garbage, left_over_uploads: uploads } = self;
+        write!(
+            f,
+            "{} objects of {} bytes and {} uploads of {} bytes",
+            garbage.entries, garbage.bytes, uploads.entries, uploads.bytes
+        )
     }
 }
 
@@ -282,7 +302,7 @@ impl<R: BufRead> PlanReader<R> {
                 Planned { key: key_of(&key, line)?, token: Some(token), reason, bytes }
             }
             Line::End(totals) if totals != self.totals => {
-                return Err(garbage(format!("it counts {totals:?}, the lines before {:?}", self.totals)));
+                return Err(garbage(format!("it counts {totals}, the lines before {}", self.totals)));
             }
             Line::End(_) => {
                 if read_line(&mut self.input, line.saturating_add(1))?.is_some() {

@@ -211,6 +211,12 @@ impl Sink {
         Ok(self.stash.catalog().consumers(self.id()).await?)
     }
 
+    /// How many of its objects wait for their deletion, also those that the store refused to delete: they are due again
+    /// later.
+    pub async fn deletions_queued(&self) -> Result<u64> {
+        Ok(self.stash.catalog().deletions_queued(Some(self.id())).await?)
+    }
+
     /// Forgets a consumer; it holds nothing any longer. `false` when there was none.
     pub async fn unregister_consumer(&self, consumer: &str) -> Result<bool> {
         let consumer: ConsumerName = consumer.parse()?;

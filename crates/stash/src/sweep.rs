@@ -6,13 +6,13 @@
 //! without an operator) or a week in a file ([`Stash::plan_sweep`], [`Stash::apply_plan`]).
 //!
 //! - Being garbage is monotone: a plan stays valid, and what is no longer garbage never was. It is kept and reported.
-//! - A plan of another catalog, or one that names a key of a shard this catalog has no sink for, is refused whole, before
-//!   anything of it is touched.
+//! - A plan of another catalog, or one that names a key of a shard this catalog has no sink for, or anything twice, is
+//!   refused whole, before anything of it is touched. Checking it takes sixteen bytes for each of its entries.
 //! - What is queued has a row of history each, as anything that is queued.
 //! - Foreign things are reported, never deleted: no plan has a word for them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{BufRead, Write},
 };
 
@@ -27,11 +27,12 @@ use stash_types::{
 use crate::{
     Class, Error, Names, PlanError, PlanHeader, PlanReader, PlanTotals, PlanWriter, Planned, Result, Sink,
     Stash, Stranger, Tally,
+    audit::short,
     classify::{ENTRIES_A_CHUNK, Judged, KnownSink, Walk, class_of, known_sinks},
 };
 
-/// Lengths of objects that are there.
-type Lens = BTreeMap<PartKey, u64>;
+/// Lengths of the objects and uploads that are there.
+type Lens = BTreeMap<BlobEntryKind, u64>;
 
 /// What a sweep found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -199,16 +200,22 @@ impl Stash {
         Ok((out, report))
     }
 
-    /// Reads a whole plan, and refuses it if it was made for another catalog or names a shard that no sink here has.
+    /// Reads a whole plan, and refuses it if it was made for another catalog, names a shard that no sink here has, or
+    /// names something twice.
     pub async fn check_plan(&self, plan: &mut PlanReader<impl BufRead + Send>) -> Result<PlanTotals> {
         let (theirs, ours) = (plan.header().catalog, self.catalog_id());
         if theirs != ours {
             return Err(PlanError::OtherCatalog { theirs, ours }.into());
         }
         let sinks = known_sinks(self).await?;
+        let mut seen = BTreeSet::new();
         while let Some(planned) = plan.next_planned()? {
             if !sinks.contains_key(&planned.key.shard) {
                 return Err(PlanError::UnknownShard { key: planned.key }.into());
+            }
+            let name = name(&planned);
+            if !seen.insert(short(&name)) {
+                return Err(PlanError::Twice { name }.into());
             }
         }
         Ok(plan.totals())
@@ -314,7 +321,7 @@ impl<'a> Applying<'a> {
         for (one, class) in planned.iter().zip(classes) {
             let now = match &one.token {
                 None => object(one, class, there.as_ref()),
-                Some(_) => upload(class),
+                Some(_) => upload(one, class, there.as_ref()),
             };
             match (now, &one.token) {
                 (Now::Done, _) => self.report.done.add(one.bytes),
@@ -332,41 +339,40 @@ impl<'a> Applying<'a> {
         self.queue(sink, &garbage).await
     }
 
-    /// Of an old plan, which of its objects that are garbage are still there.
+    /// Of an old plan, what of it that is nobody's is still there.
     async fn lens(&self, planned: &[Planned], classes: &[Class]) -> Result<Option<Lens>> {
         if !self.old {
             return Ok(None);
         }
-        let garbage = planned
-            .iter()
-            .zip(classes)
-            .filter(|(one, class)| one.token.is_none() && matches!(class, Class::Garbage(_)));
-        let keys: Vec<PartKey> = garbage.map(|(one, _)| one.key).collect();
-        let objects: Vec<_> = keys.iter().map(|key| BlobEntryKind::Object(BlobKey::from(*key))).collect();
-        let lens = self.stash.store().look_again(&objects).await?;
-        Ok(Some(keys.into_iter().zip(lens).filter_map(|(key, len)| Some((key, len?))).collect()))
+        let unowned = planned.iter().zip(classes).filter(|(one, class)| match one.token {
+            None => matches!(class, Class::Garbage(_)),
+            Some(_) => is_left_over(**class),
+        });
+        let entries: Vec<_> = unowned.map(|(one, _)| entry(one)).collect();
+        let lens = self.stash.store().look_again(&entries).await?;
+        Ok(Some(entries.into_iter().zip(lens).filter_map(|(entry, len)| Some((entry, len?))).collect()))
     }
 
     /// SUBTLE: the catalog judges each key once more under the head row, and passes over what is not garbage or is queued.
-    /// What it passes over here was queued by somebody else meanwhile: garbage stays garbage.
+    /// What it passes over here was queued by somebody else meanwhile: garbage stays garbage. The catalog says how many it
+    /// took and not which; others go along the same plan in the same order, so what they were faster with is the front.
     async fn queue(&mut self, sink: KnownSink, garbage: &[(PartKey, u64)]) -> Result<()> {
         if garbage.is_empty() {
             return Ok(());
         }
         let keys: Vec<PartKey> = garbage.iter().map(|(key, _)| *key).collect();
-        let all = garbage
-            .iter()
-            .fold(Tally::default(), |sum, (_, bytes)| sum.and(Tally { entries: 1, bytes: *bytes }));
-        let mut queued = all;
+        let mut faster = 0;
         if self.commit {
             let entries = self.stash.catalog().enqueue(sink.id, &keys, DeletionReason::Swept).await?;
-            queued.entries = entries;
             if let Some(first) = keys.first() {
                 self.stash.process().meters().of(first.shard).swept_keys.increment(entries);
             }
-            self.report.done.entries += all.entries.saturating_sub(entries);
+            let queued = usize::try_from(entries).unwrap_or(usize::MAX);
+            faster = garbage.len().saturating_sub(queued);
         }
-        self.report.queued = self.report.queued.and(queued);
+        let (others, ours) = garbage.split_at(faster);
+        others.iter().for_each(|(_, bytes)| self.report.done.add(*bytes));
+        ours.iter().for_each(|(_, bytes)| self.report.queued.add(*bytes));
         Ok(())
     }
 
@@ -385,7 +391,7 @@ impl<'a> Applying<'a> {
 fn object(one: &Planned, class: Class, there: Option<&Lens>) -> Now {
     match (class, there) {
         (Class::Garbage(_), None) => Now::Garbage,
-        (Class::Garbage(_), Some(there)) => match there.get(&one.key) {
+        (Class::Garbage(_), Some(there)) => match there.get(&entry(one)) {
             None => Now::Done,
             Some(len) if *len != one.bytes => Now::Kept(Kept::OtherLength),
             Some(_) => Now::Garbage,
@@ -395,12 +401,27 @@ fn object(one: &Planned, class: Class, there: Option<&Lens>) -> Now {
     }
 }
 
+/// An upload of a plan by the class of its key now, and by whether the store still has it where the plan is old.
+fn upload(one: &Planned, class: Class, there: Option<&Lens>) -> Now {
+    match there {
+        _ if !is_left_over(class) => Now::Kept(kept(class)),
+        Some(there) if !there.contains_key(&entry(one)) => Now::Done,
+        _ => Now::Garbage,
+    }
+}
+
 /// An upload is judged like the key it was to become, except that nobody can own it twice: where the object itself is
 /// referenced or queued, the upload is a leftover of an earlier try.
-fn upload(class: Class) -> Now {
-    match class {
-        Class::Garbage(_) | Class::Referenced | Class::Queued(_) => Now::Garbage,
-        other => Now::Kept(kept(other)),
+fn is_left_over(class: Class) -> bool {
+    matches!(class, Class::Garbage(_) | Class::Referenced | Class::Queued(_))
+}
+
+/// The entry of a listing that was planned.
+fn entry(one: &Planned) -> BlobEntryKind {
+    let key = BlobKey::from(one.key);
+    match one.token.clone() {
+        None => BlobEntryKind::Object(key),
+        Some(token) => BlobEntryKind::Upload { key, token },
     }
 }
 
@@ -416,5 +437,38 @@ fn name(one: &Planned) -> String {
     match &one.token {
         None => one.key.to_string(),
         Some(token) => format!("{} (upload {token})", one.key),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::{DataType, Field, Schema};
+    use stash_types::{Description, Frontier, PartName};
+
+    use super::*;
+    use crate::{Launch, SinkSpec};
+
+    #[tokio::test]
+    async fn what_somebody_else_queued_faster_is_counted_with_its_bytes_as_done() {
+        let stash = Stash::open("memory://").await.expect("it opens");
+        let schema = Schema::new(vec![Field::new("x", DataType::Int64, false)]);
+        let sink = stash.declare_sink(SinkSpec::new("s", schema).expect("a spec")).await.expect("declared");
+        let launch = Launch::single("a", 1).expect("a launch");
+        let opened = sink.open_incarnation(launch).await.expect("it opens").render().expect("to render");
+        let incarnation = opened.id();
+        opened.close("tested").await.expect("closed");
+        let description = Description::new(Frontier::at(0), Frontier::at(1)).expect("not empty");
+        let garbage: Vec<(PartKey, u64)> = (0..3)
+            .map(|n| (PartName { incarnation, description, process: 0, n }.under(sink.shard()), 10 + n))
+            .collect();
+        let known = KnownSink { id: sink.id(), dropped: false };
+        let options = ApplyOptions { commit: true, deletes_max: u64::MAX };
+        let (mut first, mut second) =
+            (Applying::new(&stash, options, true), Applying::new(&stash, options, true));
+        first.queue(known, &garbage[..2]).await.expect("queued");
+        second.queue(known, &garbage).await.expect("queued");
+        assert_eq!(first.report.queued, Tally { entries: 2, bytes: 21 });
+        assert_eq!(second.report.queued, Tally { entries: 1, bytes: 12 });
+        assert_eq!(second.report.done, Tally { entries: 2, bytes: 21 });
     }
 }

@@ -10,7 +10,7 @@
 //! Not all of I1 to I25 can be seen from outside: [`VerifyReport::CHECKED`] can, the others speak of what happened while
 //! it happened, and are checked by tests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -262,9 +262,13 @@ impl Sink {
         };
         if stored != Some(part.descriptor.len) {
             if self.is_referenced(key).await? {
-                let said = BTreeMap::from([(key.to_string(), part.descriptor.len)]);
-                let found = stored.map(|len| (key.to_string(), len)).into_iter().collect();
-                report.check(invariants::i15_no_live_delete(&said, &found, &BTreeSet::new()));
+                let accepted = part.descriptor.len;
+                let what = match stored {
+                    None => "the store does not have it: it was deleted from outside".to_owned(),
+                    Some(len) => format!("the store has {len} bytes under it: it was exchanged from outside"),
+                };
+                report
+                    .broken(Invariant::I15, format!("{key} is referenced with {accepted} bytes, and {what}"));
             }
             return Ok(None);
         }

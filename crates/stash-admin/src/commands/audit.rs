@@ -114,7 +114,9 @@ fn text(stash: &Stash, report: &AuditReport) -> String {
         output::count(accounted.entries),
         output::count(accounted.bytes),
     ));
-    lines.extend(strangers(&report.foreign));
+    let other_length = report.of(|class| class == Class::Foreign(Stranger::OtherLength)).entries;
+    lines.extend(foreign_but(&report.foreign, other_length));
+    lines.extend(exchanged(&report.foreign, other_length));
     match report.lost.all.entries {
         0 => lines.push("lost: nothing that a batch references is missing".to_owned()),
         lost => {
@@ -124,7 +126,9 @@ fn text(stash: &Stash, report: &AuditReport) -> String {
                 output::counted(lost, "object", "objects")
             ));
             let named = report.lost.first.iter().take(NAMES_SHOWN);
-            lines.extend(named.map(|one| format!("  {}  (batch {})", one.name, one.why.seq)));
+            lines.extend(
+                named.map(|one| format!("  {}  (batch {})", output::visible(&one.name), one.why.seq)),
+            );
             lines.extend(and_more(lost));
         }
     }
@@ -141,16 +145,47 @@ fn text(stash: &Stash, report: &AuditReport) -> String {
 
 /// What is foreign, by name.
 pub(super) fn strangers(foreign: &Names<Stranger>) -> Vec<String> {
-    if foreign.is_empty() {
+    foreign_but(foreign, 0)
+}
+
+/// The same but for `exchanged` objects of other lengths, which are said on their own: Stash deletes them with their
+/// batches, as what it believes them to be.
+fn foreign_but(foreign: &Names<Stranger>, exchanged: u64) -> Vec<String> {
+    let entries = foreign.all.entries.saturating_sub(exchanged);
+    if entries == 0 {
         return Vec::new();
     }
     let mut lines = vec![format!(
         "foreign: {}, which Stash never deletes:",
-        output::counted(foreign.all.entries, "entry", "entries")
+        output::counted(entries, "entry", "entries")
     )];
-    let named = foreign.first.iter().take(NAMES_SHOWN);
-    lines.extend(named.map(|one| format!("  {}  ({})", one.name, words(Class::Foreign(one.why)).1)));
-    lines.extend(and_more(foreign.all.entries));
+    let named = foreign.first.iter().filter(|one| one.why != Stranger::OtherLength);
+    lines.extend(
+        named
+            .take(NAMES_SHOWN)
+            .map(|one| format!("  {}  ({})", output::visible(&one.name), words(Class::Foreign(one.why)).1)),
+    );
+    lines.extend(and_more(entries));
+    lines
+}
+
+/// What stands in the place of parts, by name.
+fn exchanged(foreign: &Names<Stranger>, exchanged: u64) -> Vec<String> {
+    if exchanged == 0 {
+        return Vec::new();
+    }
+    let mut lines = vec![format!(
+        "EXCHANGED: {} of another length than batches reference: consumers stop there; restore them from a backup of the \
+         store, or drop the sink, which deletes them:",
+        output::counted(exchanged, "object is", "objects are")
+    )];
+    let named = foreign.first.iter().filter(|one| one.why == Stranger::OtherLength);
+    lines.extend(
+        named.take(NAMES_SHOWN).map(|one| {
+            format!("  {}  ({} in the store)", output::visible(&one.name), output::bytes(one.bytes))
+        }),
+    );
+    lines.extend(and_more(exchanged));
     lines
 }
 
@@ -171,6 +206,7 @@ pub(super) fn words(class: Class) -> (&'static str, &'static str) {
         Class::Uploading => ("unpublished upload", "being written"),
         Class::LeftOver(why) => ("left-over upload", unowned(why)),
         Class::Own => ("the stash's own", ""),
+        Class::Foreign(Stranger::OtherLength) => ("EXCHANGED", stranger(Stranger::OtherLength)),
         Class::Foreign(why) => ("foreign", stranger(why)),
     }
 }
@@ -202,6 +238,6 @@ fn stranger(why: Stranger) -> &'static str {
         Stranger::NotOfStash => "not written by Stash",
         Stranger::UnknownShard => "of no sink of this catalog",
         Stranger::UnknownIncarnation => "of an incarnation this catalog does not know",
-        Stranger::OtherLength => "EXCHANGED: a batch references the key with another length",
+        Stranger::OtherLength => "a batch references the key with another length",
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     cli::CatArgs,
     failure::Refusal,
     formats::batch_writer,
-    output::Output,
+    output::{Output, Stream},
     session::{Address, Purpose, with_stash},
 };
 
@@ -29,7 +29,7 @@ pub async fn run(at: &Address, args: CatArgs, _out: Output) -> anyhow::Result<Ex
             ))
             .into());
         };
-        let mut writer = batch_writer(args.format, io::stdout());
+        let mut writer = batch_writer(args.format, Stream(io::stdout()));
         let written = || "stdout cannot be written";
         writer.begin(&reader.schema()).with_context(written)?;
         while let Some(batch) = reader.next().await.map_err(stash::Error::from)? {

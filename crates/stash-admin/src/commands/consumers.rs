@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use stash::{ConsumerName, Sink};
 
+use super::deletions::{Deletions, refused};
 use crate::{
     cli::ConsumersArgs,
     duration,
@@ -75,16 +76,20 @@ async fn forget(sink: &Sink, consumer: &ConsumerName, commit: bool, out: Output)
         ))
         .into());
     };
-    if commit {
-        sink.unregister_consumer(consumer.as_str()).await?;
-        sink.stash().drain_deletions().await?;
-    }
+    let deferred = match commit {
+        true => {
+            sink.unregister_consumer(consumer.as_str()).await?;
+            Deletions::settle(sink, 0).await?.deferred
+        }
+        false => 0,
+    };
     if out.is_json() {
         out.document(&json!({
             "sink": sink.name().as_str(),
             "forget": consumer.as_str(),
             "acknowledged": output::frontier(row.acked),
             "others": consumers.len().saturating_sub(1),
+            "deletes_deferred": deferred,
             "committed": commit,
         }))?;
         return Ok(());
@@ -92,6 +97,7 @@ async fn forget(sink: &Sink, consumer: &ConsumerName, commit: bool, out: Output)
     let others = output::counted(output::len(consumers.len().saturating_sub(1)), "consumer", "consumers");
     if commit {
         out.line(format!("forgot consumer {consumer} of sink {}; {others} left", sink.name()))?;
+        refused(deferred).iter().try_for_each(|line| out.line(line))?;
     } else {
         out.line(format!(
             "would forget consumer {consumer} of sink {}, which acknowledged everything below {}; {others} would \

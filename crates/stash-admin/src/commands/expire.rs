@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use stash::Expired;
 
+use super::deletions::{Deletions, refused};
 use crate::{
     cli::ExpireArgs,
     output::{self, Output},
@@ -13,22 +14,26 @@ use crate::{
 
 /// Runs the command.
 pub async fn run(at: &Address, args: ExpireArgs, out: Output) -> anyhow::Result<ExitCode> {
-    let expired = with_sink(at, Purpose::of(args.commit), &args.sink, async |sink| {
-        let expired = sink.expire(args.commit).await?;
-        if args.commit {
-            sink.stash().drain_deletions().await?;
-        }
-        Ok(expired)
-    })
-    .await?;
-    let Expired { closed, absent, batches, keys, earliest } = expired;
+    let (expired, Deletions { deleted, deferred }) =
+        with_sink(at, Purpose::of(args.commit), &args.sink, async |sink| {
+            let waiting = sink.deletions_queued().await?;
+            let expired = sink.expire(args.commit).await?;
+            let deletions = match args.commit {
+                true => Deletions::settle(sink, waiting.saturating_add(expired.keys)).await?,
+                false => Deletions::planned(expired.keys),
+            };
+            Ok((expired, deletions))
+        })
+        .await?;
+    let Expired { closed, absent, batches, keys: _, earliest } = expired;
     if out.is_json() {
         out.document(&json!({
             "sink": args.sink.as_str(),
             "incarnations_closed": closed.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "consumers_absent": absent.iter().map(|name| name.as_str()).collect::<Vec<_>>(),
             "batches_unlinked": batches,
-            "objects_deleted": keys,
+            "objects_deleted": deleted,
+            "deletes_deferred": deferred,
             "earliest": output::frontier(earliest),
             "committed": args.commit,
         }))?;
@@ -45,11 +50,12 @@ pub async fn run(at: &Address, args: ExpireArgs, out: Output) -> anyhow::Result<
         ("  incarnations whose lease ran out", output::count(output::len(closed.len()))),
         ("  consumers that are absent", consumers),
         ("  batches expired", output::count(batches)),
-        ("  objects deleted", output::count(keys)),
+        ("  objects deleted", output::count(deleted)),
         ("  the chain begins at", begins),
     ]);
     if args.commit {
         out.line(format!("expired in sink {}\n{lines}", args.sink))?;
+        refused(deferred).iter().try_for_each(|line| out.line(line))?;
     } else {
         out.line(format!("would expire in sink {}\n{lines}", args.sink))?;
         out.line("dry run: nothing was changed; pass --commit")?;

@@ -43,16 +43,23 @@ pub(super) fn owner(explanation: &Explanation) -> String {
     }
 }
 
-/// What to do where the chain needs an object that the store does not have.
+/// What to do where the chain needs an object that the store does not have, or has something else in its place.
 fn alarm(explanation: &Explanation) -> Option<String> {
-    match (&explanation.fate, explanation.store_bytes) {
-        (Fate::Referenced { seq }, None) => Some(format!(
-            "ALARM: batch {seq} of sink {} needs this object and the store does not have it: it was deleted from \
-             outside, and consumers stop there; restore the object from a backup, or drop the sink",
-            explanation.sink
-        )),
-        _ => None,
-    }
+    let Fate::Referenced { seq } = &explanation.fate else { return None };
+    let why = match (explanation.store_bytes, explanation.accepted_bytes) {
+        (None, _) => "the store does not have it: it was deleted from outside".to_owned(),
+        (Some(there), Some(accepted)) if there != accepted => format!(
+            "the store has another one in its place, of {} bytes where {} were accepted: it was EXCHANGED from outside",
+            output::count(there),
+            output::count(accepted)
+        ),
+        _ => return None,
+    };
+    Some(format!(
+        "ALARM: batch {seq} of sink {} needs this object and {why}, and consumers stop there; restore the object from a \
+         backup, or drop the sink",
+        explanation.sink
+    ))
 }
 
 fn reason_text(reason: &str) -> &str {
@@ -75,8 +82,17 @@ pub async fn run(at: &Address, args: KeyArg, out: Output) -> anyhow::Result<Exit
     let alarm = alarm(&explanation);
     let code = if alarm.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if out.is_json() {
-        let Explanation { sink, sink_id, sink_dropped, incarnation, process, n, store_bytes, .. } =
-            &explanation;
+        let Explanation {
+            sink,
+            sink_id,
+            sink_dropped,
+            incarnation,
+            process,
+            n,
+            store_bytes,
+            accepted_bytes,
+            ..
+        } = &explanation;
         out.document(&json!({
             "key": explanation.key,
             "sink": sink,
@@ -88,6 +104,7 @@ pub async fn run(at: &Address, args: KeyArg, out: Output) -> anyhow::Result<Exit
             "process": process,
             "n": n,
             "store_bytes": store_bytes,
+            "accepted_bytes": accepted_bytes,
             "fate": explanation.fate,
             "fate_text": owner(&explanation),
             "alarm": alarm,

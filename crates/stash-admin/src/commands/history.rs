@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use stash::HistoryRow;
+use stash::{HistoryRow, Timestamp};
 
 use crate::{
     cli::HistoryArgs,
@@ -31,7 +31,16 @@ fn detail(row: &HistoryRow) -> String {
     match (object, row.detail.is_empty()) {
         (Some(object), true) => object,
         (Some(object), false) => format!("{object}: {}", row.detail),
-        (None, _) => row.detail.clone(),
+        (None, _) => dated(&row.detail),
+    }
+}
+
+/// The same with the moment at its end, `since 1700000000000 ms`, as people read it: catalogs know no calendar.
+fn dated(detail: &str) -> String {
+    let parts = detail.strip_suffix(" ms").and_then(|rest| rest.rsplit_once(" since "));
+    match parts.and_then(|(what, millis)| Some((what, millis.parse().ok()?))) {
+        Some((what, millis)) => format!("{what} since {}", output::moment(Timestamp(millis))),
+        None => detail.to_owned(),
     }
 }
 
@@ -58,4 +67,18 @@ pub async fn run(at: &Address, args: HistoryArgs, out: Output) -> anyhow::Result
         out.line(text(&rows))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_at_the_end_of_a_detail_is_one_of_the_calendar() {
+        let detail = "consumer me stands at 1 and was not heard since 1700000000000 ms";
+        assert!(dated(detail).ends_with("was not heard since 2023-11-14 22:13:20Z"), "{}", dated(detail));
+        for kept in ["", "the load is done", "since then ms", "waited for 5 ms"] {
+            assert_eq!(dated(kept), kept);
+        }
+    }
 }

@@ -6,6 +6,7 @@ pub mod bucket;
 pub mod cat;
 pub mod chain;
 pub mod consumers;
+mod deletions;
 pub mod drop;
 pub mod expire;
 pub mod explain;

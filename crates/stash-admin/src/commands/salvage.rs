@@ -43,7 +43,7 @@ struct Written {
 
 async fn work(salvage: &Salvage, args: &SalvageArgs, out: Output) -> anyhow::Result<ExitCode> {
     if let Some(folder) = &args.output {
-        make(folder)?;
+        make(folder, &args.blobs)?;
     }
     let mut meter = Meter::new(out, "checking", None);
     let progress = |checked: Tally, listed: Tally| {
@@ -90,9 +90,34 @@ fn is_whole(report: &SalvageReport, written: &[Vec<Written>]) -> bool {
     report.damaged.is_empty() && report.catalog_why.is_none() && !missing && !failed
 }
 
-/// Makes the folder of the output; one that holds something is refused, since nothing is ever overwritten.
-fn make(folder: &Path) -> anyhow::Result<()> {
+/// The folder that was named, if the blobs lie in one.
+fn folder_of(blobs: &str) -> Option<PathBuf> {
+    match url::Url::parse(blobs) {
+        Ok(url) if url.scheme() == "file" => url.to_file_path().ok(),
+        Ok(_) => None,
+        Err(_) => Some(PathBuf::from(blobs)),
+    }
+}
+
+/// Whether `path`, which need not be there, lies in `folder` or is it.
+fn lies_within(path: &Path, folder: &Path) -> bool {
+    // Of a relative path the last ancestor is empty, and means here.
+    let there = path.ancestors().map(|part| if part.as_os_str().is_empty() { Path::new(".") } else { part });
+    let there = there.filter_map(|part| part.canonicalize().ok()).next();
+    there.zip(folder.canonicalize().ok()).is_some_and(|(there, folder)| there.starts_with(folder))
+}
+
+/// Makes the folder of the output; one that holds something is refused, since nothing is ever overwritten, and one
+/// within the blobs, since nothing there is ever changed.
+fn make(folder: &Path, blobs: &str) -> anyhow::Result<()> {
     let named = || format!("{} cannot be made", folder.display());
+    if folder_of(blobs).is_some_and(|blobs| lies_within(folder, &blobs)) {
+        return Err(Refusal::fix_call(format!(
+            "{} lies within {blobs}, where nothing may be changed: name a folder outside of it",
+            folder.display()
+        ))
+        .into());
+    }
     fs::create_dir_all(folder).with_context(named)?;
     if fs::read_dir(folder).with_context(named)?.next().is_some() {
         return Err(Refusal::fix_call(format!(
@@ -210,7 +235,7 @@ fn text(salvage: &Salvage, report: &SalvageReport, written: &[Vec<Written>], arg
         output::bytes(report.listed.bytes),
         match (&report.catalog, &report.catalog_why) {
             (Some(catalog), _) => format!("they belong to catalog {catalog}"),
-            (None, Some(why)) => format!("whose they are is not known: {why}"),
+            (None, Some(why)) => format!("whose they are is not known: {}", output::visible(why)),
             (None, None) => "whose they are is not known: there is no stash.json".to_owned(),
         }
     )];
@@ -243,8 +268,15 @@ fn text(salvage: &Salvage, report: &SalvageReport, written: &[Vec<Written>], arg
         lines.push(table.trim_fmt());
         for (batch, written) in sink.batches.iter().zip(written) {
             let named = format!("{} of {}", batch.description, batch.incarnation);
-            lines.extend(batch.missing.iter().map(|missing| format!("MISSING in {named}: {missing}")));
-            lines.extend(written.failed.iter().map(|why| format!("NOT WRITTEN: {named}: {why}")));
+            lines.extend(
+                batch
+                    .missing
+                    .iter()
+                    .map(|missing| format!("MISSING in {named}: {}", output::visible(missing))),
+            );
+            lines.extend(
+                written.failed.iter().map(|why| format!("NOT WRITTEN: {named}: {}", output::visible(why))),
+            );
         }
     }
     if report.sinks.is_empty() {
@@ -256,7 +288,9 @@ fn text(salvage: &Salvage, report: &SalvageReport, written: &[Vec<Written>], arg
             output::counted(report.damaged.all.entries, "part", "parts")
         ));
         let named = report.damaged.first.iter().take(NAMES_SHOWN);
-        lines.extend(named.map(|one| format!("  {}: {}", one.name, one.why)));
+        lines.extend(
+            named.map(|one| format!("  {}: {}", output::visible(&one.name), output::visible(&one.why))),
+        );
         lines.extend(and_more(report.damaged.all.entries));
     }
     if report.uploads.entries > 0 {

@@ -15,7 +15,10 @@ use anyhow::Context as _;
 use serde_json::json;
 use stash::{ApplyOptions, ApplyReport, Kept, PlanReader, PlanReport, PlanTotals, Stash, Stranger, Tally};
 
-use super::audit::{NAMES_SHOWN, and_more, names_json, strangers};
+use super::{
+    audit::{NAMES_SHOWN, and_more, names_json, strangers},
+    deletions::refused,
+};
 use crate::{
     cli::SweepArgs,
     failure::Refusal,
@@ -169,14 +172,9 @@ fn say_applied(
         ])
     ))?;
     let named = kept.first.iter().take(NAMES_SHOWN);
-    let named = named.map(|one| format!("  kept {}: {}", one.name, kept_text(one.why)));
+    let named = named.map(|one| format!("  kept {}: {}", output::visible(&one.name), kept_text(one.why)));
     named.chain(and_more(kept.all.entries)).try_for_each(|line| out.line(line))?;
-    if deferred > 0 {
-        out.line(format!(
-            "{} refused for now; the deletion queue keeps them, and whoever opens the stash goes on",
-            output::counted(deferred, "delete was", "deletes were")
-        ))?;
-    }
+    refused(deferred).iter().try_for_each(|line| out.line(line))?;
     if left.entries > 0 {
         out.line(format!(
             "stopped after --max-deletes {}: call it again, or pass a larger number, for the {} left",

@@ -126,5 +126,5 @@ fn say_strays(stash: &Stash, strays: &[Violation], out: Output) -> anyhow::Resul
 }
 
 fn violation_text(violation: &Violation) -> String {
-    format!("  {}  {}", violation.invariant, violation.what)
+    format!("  {}  {}", violation.invariant, output::visible(&violation.what))
 }

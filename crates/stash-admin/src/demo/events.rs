@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, io::Write};
 use serde::{Deserialize, Serialize};
 use stash::Requests;
 
+use crate::output::Stream;
+
 /// Something a replica did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -122,7 +124,7 @@ pub fn emit(event: &impl Serialize) -> anyhow::Result<()> {
 pub fn emit_with(event: &impl Serialize, bytes: &[u8]) -> anyhow::Result<()> {
     let mut line = serde_json::to_vec(event)?;
     line.push(b'\n');
-    let mut out = std::io::stdout().lock();
+    let mut out = Stream(std::io::stdout().lock());
     out.write_all(&line)?;
     out.write_all(bytes)?;
     out.flush()?;

@@ -26,7 +26,7 @@ fn a_dry_expiry_changes_nothing_and_commit_takes_what_nobody_holds() {
     let wanted = |committed: bool| {
         json!({
             "sink": "s", "incarnations_closed": [], "consumers_absent": [], "batches_unlinked": 4,
-            "objects_deleted": 1, "earliest": 4, "committed": committed,
+            "objects_deleted": 1, "deletes_deferred": 0, "earliest": 4, "committed": committed,
         })
     };
     assert_eq!(would, wanted(false));

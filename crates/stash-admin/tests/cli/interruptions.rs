@@ -1,8 +1,11 @@
 //! Loads that die, are interrupted, or are overtaken: what was accepted stands, and the rest comes later.
 
-use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, Read};
 
-use crate::world::{Running, World, load_words};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::world::{Running, World, load_words, sums_of};
 
 /// More batches than are accepted while a test looks.
 const TIMES: u64 = 500;
@@ -83,27 +86,85 @@ fn loads_of_two_names_write_beside_one_another() {
     world.at_rest();
 }
 
+/// Sends a signal, and waits until the process says that it heard it.
+fn signal_heard(running: &mut Running, signal: Signal) {
+    kill_process(Pid::from_child(&running.child), signal).expect("sent");
+    let heard = running.until_said("interrupted");
+    assert!(heard.starts_with("interrupted: ending cleanly"), "{heard}");
+}
+
+#[test]
+fn an_interrupted_read_says_that_it_is_not_whole_and_where_to_go_on() {
+    let world = World::new();
+    // The first batch is larger than a pipe, so that the signal comes while it is printed.
+    let rows: String = (0..9000).map(|id| format!("{id},row {id},0,1\n")).collect();
+    world.write("changes.csv", &format!("id,name,t,d\n{rows}1,x,1,1\n1,y,2,1\n"));
+    world.load("changes.csv", "s", "--workers 1 --batch-every 1").ok();
+    let cut = |words: &str, wanted: &[&str]| {
+        let mut running = world.spawn(words);
+        let mut out = String::new();
+        running.out.as_mut().expect("open").read_line(&mut out).expect("readable");
+        signal_heard(&mut running, Signal::TERM);
+        running.out.as_mut().expect("open").read_to_string(&mut out).expect("readable");
+        running.end().fails(130, wanted);
+        assert!(out.ends_with("{\"_progress\": 1}\n"), "{out}");
+        sums_of(&out)
+    };
+    assert_eq!(cut("read s", &["sink s is printed up to 1", "--from 1 goes on"]).len(), 9000);
+    let wanted = ["consumer me acknowledged what was printed, up to 1, and goes on there"];
+    assert_eq!(cut("read s --consumer me", &wanted).len(), 9000);
+    assert_eq!(world.acknowledged("s"), [("me".to_owned(), json!(1))]);
+    assert_eq!(sums_of(&world.run("read s --consumer me").ok()).len(), 2, "it goes on there");
+}
+
+#[test]
+fn a_parquet_file_that_was_interrupted_keeps_its_partial_name_unless_it_was_acknowledged() {
+    for consumer in [false, true] {
+        let world = World::new();
+        world.changes("changes.csv", 0..2);
+        world.load("changes.csv", "s", "").ok();
+        let words = format!("read s --follow -o out.parquet{}", if consumer { " --consumer me" } else { "" });
+        let mut running = world.spawn(&format!("{words} -vv"));
+        running.until_said("piece=[1, 2)");
+        signal_heard(&mut running, Signal::INT);
+        let said = running.end().fails(130, &["interrupted: "]);
+        let (there, absent, acknowledged) = match consumer {
+            true => ("out.parquet", "out.parquet.partial", vec![("me".to_owned(), json!(2))]),
+            false => ("out.parquet.partial", "out.parquet", vec![]),
+        };
+        assert!(said.contains(&format!("{there} holds 2 batches, up to 2, and is not whole")), "{said}");
+        assert_eq!(said.contains("keep it"), consumer, "{said}");
+        assert!(world.path(there).exists() && !world.path(absent).exists(), "{said}");
+        assert_eq!(world.acknowledged("s"), acknowledged, "{said}");
+        let roles = "--sink copy --time-column _time --diff-column _diff --sort --format parquet";
+        world.run(&format!("load {there} {roles}")).ok();
+        assert_eq!(world.sums("copy").len(), 5, "it can be read");
+        if !consumer {
+            world.run(&words).fails(1, &["out.parquet.partial is left of a read", "remove it"]);
+        }
+    }
+}
+
 #[test]
 fn an_interrupted_follower_ends_between_two_batches() {
     let world = World::new();
     world.changes("changes.csv", 0..2);
     world.load("changes.csv", "s", "").ok();
-    let mut running = world.spawn("read --sink s --follow --consumer me --output out.parquet");
-    let mut text = world.spawn("read --sink s --follow");
-    text.until_progress();
-    text.until_progress();
-    kill_process(Pid::from_child(&text.child), Signal::TERM).expect("sent");
-    let ran = text.end();
-    assert_eq!((ran.code, ran.out.as_str()), (0, ""), "{}", ran.err);
-    // The Parquet reader is somewhere in between; what it acknowledges is in a whole file.
-    kill_process(Pid::from_child(&running.child), Signal::INT).expect("sent");
-    drop(running.out.take());
-    let status = running.child.wait().expect("it ends");
-    let acknowledged = world.acknowledged("s");
-    if acknowledged.iter().any(|(_, upper)| *upper == 2) {
-        assert!(status.success());
-        world.run("load out.parquet --sink copy --time-column _time --diff-column _diff --sort").ok();
-        assert_eq!(world.sums("copy").len(), 5);
+    for more in ["", " --consumer me"] {
+        let mut text = world.spawn(&format!("read --sink s --follow{more}"));
+        text.until_progress();
+        text.until_progress();
+        signal_heard(&mut text, Signal::TERM);
+        let ran = text.end();
+        assert_eq!(ran.out, "", "{}", ran.err);
+        ran.fails(130, &["up to 2"]);
     }
-    assert!(!world.path("out.parquet.partial").exists() || !status.success());
+    assert_eq!(world.acknowledged("s"), [("me".to_owned(), json!(2))]);
+    let mut file = world.spawn("read s --start earliest --follow -o out.ndjson");
+    while !world.path("out.ndjson").exists() {
+        std::thread::yield_now();
+    }
+    signal_heard(&mut file, Signal::TERM);
+    file.end().fails(130, &["nothing was read"]);
+    assert!(!world.path("out.ndjson").exists());
 }

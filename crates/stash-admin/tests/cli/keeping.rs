@@ -78,6 +78,78 @@ fn audit_accounts_for_every_byte_and_names_what_is_lost() {
 }
 
 #[test]
+fn an_exchanged_part_is_an_alarm_and_no_stranger() {
+    let (world, key) = world();
+    let blobs = world.path("stash/blobs");
+    let accepted = fs::read(blobs.join(&key)).expect("the part").len();
+    fs::write(blobs.join("notes.txt"), "hello").expect("written");
+    fs::write(blobs.join(&key), "something else").expect("exchanged");
+
+    let ran = world.run("audit");
+    assert_eq!(ran.code, 1, "{}", ran.out);
+    let (before, after) = ran.out.split_once("which Stash never deletes:").expect("a stranger");
+    assert!(before.contains("foreign: 1 entry,") && after.contains("  notes.txt  "), "{}", ran.out);
+    let (strangers, exchanged) = after.split_once("EXCHANGED: 1 object").expect("an exchanged one");
+    assert!(!strangers.contains(&key) && exchanged.contains(&format!("  {key}  (14 B in")), "{}", ran.out);
+
+    let told = world.run("verify s").out;
+    assert!(told.contains("the store has 14 bytes under it: it was exchanged from outside"), "{told}");
+    let ran = world.run(&format!("explain {key}"));
+    let wanted = format!("of 14 bytes where {accepted} were accepted");
+    let told = ran.out.replace(',', "");
+    assert!(
+        ran.code == 1 && told.contains("ALARM: batch 1 of sink s") && told.contains(&wanted),
+        "{}",
+        ran.out
+    );
+    let ran = world.run(&format!("explain {key} --json"));
+    let told = crate::world::parse_lines(&ran.out).remove(0);
+    let bytes = (&told["store_bytes"], &told["accepted_bytes"]);
+    assert_eq!((ran.code, bytes), (1, (&json!(14), &json!(accepted))), "{told}");
+}
+
+#[test]
+fn names_of_others_end_no_line_and_say_nothing_to_the_terminal() {
+    let (world, key) = world();
+    let folder = world.path("stash/blobs").join(&key).parent().expect("a folder").to_owned();
+    for name in ["x\nlost: nothing is missing", "\u{1b}[2J\u{1b}[Hall is well"] {
+        fs::write(folder.join(name), "hello").expect("written");
+    }
+    for words in ["audit", "sweep", "verify s", "salvage --blobs stash"] {
+        let text = world.run(words).out;
+        assert!(text.contains("/x\\nlost: nothing is missing"), "{words}: {text:?}");
+        assert!(text.contains("\\u{1b}[2J\\u{1b}[Hall is well"), "{words}: {text:?}");
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{words}: {text:?}");
+    }
+    let audited = world.run("audit --json").json().remove(0);
+    let named = audited["foreign"]["first"].as_array().expect("a list").iter();
+    let raw = |one: &&Value| one["name"].as_str().is_some_and(|name| name.ends_with("\u{1b}[Hall is well"));
+    assert_eq!(named.filter(raw).count(), 1, "{audited}");
+}
+
+#[test]
+fn a_verdict_stays_when_nobody_reads_what_is_printed() {
+    let (world, key) = world();
+    let commands = ["audit", "audit --json", "verify", "verify --json", "salvage --blobs stash"];
+    let explain = [format!("explain {key}"), format!("explain {key} --json")];
+    let quiet = |words: &str, code: i32| {
+        let ran = world.run_unread(words);
+        assert_eq!((ran.code, ran.err.as_str()), (code, ""), "{words}");
+    };
+    let file = world.path("stash/blobs").join(&key);
+    let mut bytes = fs::read(&file).expect("the part");
+    commands.into_iter().for_each(|words| quiet(words, 0));
+    explain.iter().for_each(|words| quiet(words, 0));
+    quiet(&format!("cat {key}"), 0);
+    bytes[100] ^= 1;
+    fs::write(&file, bytes).expect("damaged");
+    ["verify", "salvage --blobs stash"].into_iter().for_each(|words| quiet(words, 1));
+    fs::remove_file(&file).expect("removed");
+    commands.into_iter().take(4).for_each(|words| quiet(words, 1));
+    explain.iter().for_each(|words| quiet(words, 1));
+}
+
+#[test]
 fn a_plan_is_written_looked_at_and_applied_and_nothing_foreign_goes() {
     let (world, key) = world();
     let orphans = orphans(&world, &key, 3);
@@ -94,6 +166,7 @@ fn a_plan_is_written_looked_at_and_applied_and_nothing_foreign_goes() {
     let written = world.text("a.plan");
     world.run("sweep s --plan a.plan").fails(1, &["a.plan is there already"]);
     world.run("sweep --commit").fails(2, &["--plan"]);
+    world.run("sweep --plan a.plan --max-deletes 0").fails(2, &["--max-deletes", "must be at least 1"]);
     world.run("sweep s --plan a.plan --commit").fails(2, &["--commit"]);
     world.run("sweep --plan none.plan --commit").fails(1, &["none.plan cannot be read"]);
     let text = world.run("sweep --plan a.plan").ok();
@@ -149,6 +222,11 @@ fn a_plan_of_another_stash_a_newer_or_a_damaged_one_is_refused() {
         ("newer", plan.replace("\"format\":1", "\"format\":2"), "upgrade"),
         ("cut", plan.lines().take(2).map(|line| format!("{line}\n")).collect(), "cut short"),
         ("more", plan.replace("\"reason\"", "\"force\":true,\"reason\""), "line 2 of the plan"),
+        (
+            "counts",
+            plan.replace("\"entries\":1", "\"entries\":2"),
+            "it counts 2 objects of 6 bytes and 0 uploads",
+        ),
         ("text", "hello\n".to_owned(), "line 1 of the plan"),
         ("empty", String::new(), "cut short"),
         ("shard", plan.replace(&key[..10], "s00000000-"), "of no sink of this catalog"),
@@ -162,6 +240,85 @@ fn a_plan_of_another_stash_a_newer_or_a_damaged_one_is_refused() {
         assert_eq!(error["kind"], "fix_call", "{name}: {error}");
     }
     assert!(world.path("stash/blobs").join(orphan).exists(), "nothing was deleted");
+}
+
+#[test]
+fn deletions_that_the_store_refuses_are_said_and_not_counted_as_done() {
+    let refused = "1 delete was refused for now; the deletion queue keeps them";
+    for words in ["drop s --commit", "expire s --commit"] {
+        for json in [false, true] {
+            let world = World::new();
+            let rows: String = (0..9000).map(|id| format!("{id},row {id},0,1\n")).collect();
+            world.write("changes.csv", &format!("id,name,t,d\n{rows}1,x,1,1\n"));
+            world.load("changes.csv", "s", "--workers 1 --retention 1ms").ok();
+            let key = world.blobs().pop().expect("a part");
+            let folder = world.path("stash/blobs").join(&key).parent().expect("a folder").to_owned();
+            let words = format!("{words}{}", if json { " --json" } else { "" });
+            let Some(ran) = world.run_barred(&words, &[folder]) else { return };
+            assert_eq!(world.blobs(), [key], "it is still there");
+            if json {
+                let said = ran.json().remove(0);
+                let (deleted, deferred) = (&said["objects_deleted"], &said["deletes_deferred"]);
+                assert_eq!((deleted, deferred), (&json!(0), &json!(1)), "{words}");
+            } else {
+                let text = ran.ok();
+                let none = |line: &str| line.contains("objects deleted") && line.ends_with(" 0");
+                assert!(text.contains(refused) && text.lines().any(none), "{words}: {text}");
+            }
+        }
+    }
+
+    let (world, key) = world();
+    // It registered, and acknowledged nothing.
+    world.run_unread("read s --consumer slow");
+    world.run("read s --consumer fast -o fast.csv").ok();
+    let folder = world.path("stash/blobs").join(&key).parent().expect("a folder").to_owned();
+    let Some(ran) = world.run_barred("consumers s --forget slow --commit", &[folder]) else { return };
+    let text = ran.ok();
+    assert!(text.contains("forgot consumer slow") && text.contains(refused), "{text}");
+    assert_eq!(world.blobs(), [key]);
+}
+
+#[test]
+fn what_a_plan_names_twice_is_refused_and_what_is_gone_is_not_done_again() {
+    let (world, key) = world();
+    let orphans = orphans(&world, &key, 2);
+    let (folder, name) = key.rsplit_once('/').expect("a folder");
+    let uploads = ["abc", "abd"].map(|token| {
+        let upload = world.path("stash/blobs").join(folder).join(format!(".{name}.{token}.tmp"));
+        fs::write(&upload, "left over").expect("written");
+        upload
+    });
+    world.run("sweep --plan a.plan").ok();
+    let plan = world.text("a.plan");
+    for (what, first, second) in
+        [("garbage", orphans[0].as_str(), orphans[1].as_str()), ("left_over_upload", "abc", "abd")]
+    {
+        let line = |of: &str| {
+            let begin = format!("{{\"{what}\":{{");
+            plan.lines().find(|line| line.starts_with(&begin) && line.contains(of)).expect("planned")
+        };
+        // Both are of one length, so that the plan's end counts them right.
+        world.write("twice.plan", &plan.replace(line(second), line(first)));
+        for words in ["sweep --plan twice.plan", "sweep --plan twice.plan --commit"] {
+            let error = world.run(words).fails(1, &["twice.plan cannot be used", "the plan names", first]);
+            assert!(error.contains("twice: it is not as it was written"), "{error}");
+        }
+    }
+    let mut files = orphans.iter().map(|orphan| world.path("stash/blobs").join(orphan)).chain(uploads);
+    assert!(files.all(|file| file.exists()), "nothing was touched");
+
+    let counts = |done: &Value| {
+        ["objects_deleted", "uploads_aborted", "done_already"].map(|what| done[what]["entries"].clone())
+    };
+    let done = world.run("sweep --plan a.plan --commit --json").json().remove(0);
+    assert_eq!(counts(&done), [2, 2, 0].map(|count| json!(count)), "{done}");
+    for words in ["sweep --plan a.plan --json", "sweep --plan a.plan --commit --json"] {
+        let again = world.run(words).json().remove(0);
+        assert_eq!(counts(&again), [0, 0, 4].map(|count| json!(count)), "{again}");
+        assert_eq!(again["done_already"]["bytes"], 30, "{again}");
+    }
+    world.at_rest();
 }
 
 /// What salvaged NDJSON files sum up to.
@@ -200,6 +357,18 @@ fn salvage_reads_what_was_written_when_the_catalog_is_deleted() {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
     world.run("salvage --blobs stash --output out").fails(1, &["out holds something already"]);
+    std::os::unix::fs::symlink(world.path("stash"), world.path("link")).expect("linked");
+    for (blobs, folder) in [
+        ("stash".to_owned(), "stash/blobs/new/out"),
+        ("stash/blobs".to_owned(), "stash/blobs/out"),
+        ("stash/blobs".to_owned(), "link/blobs"),
+        (world.url(), "out/../link/out"),
+    ] {
+        let words = format!("salvage --blobs {blobs} --output {folder}");
+        world.run(&words).fails(1, &[folder, "lies within", "name a folder outside"]);
+    }
+    fs::remove_file(world.path("link")).expect("removed");
+    assert_eq!(all_files(&world.path("stash")), before, "nothing in the store was changed");
     world.run("salvage --blobs nowhere").fails(1, &["nowhere", "no such folder"]);
     world.run("salvage --blobs stash --sink-shard x").fails(2, &["not a shard id"]);
     assert!(!world.path("nowhere").exists());

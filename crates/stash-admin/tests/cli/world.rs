@@ -4,12 +4,16 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{BufRead, BufReader, Read},
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
 };
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+/// The user whom every system has, and who may do nothing in particular.
+const NOBODY: u32 = 65534;
 
 /// What a run of the binary gave.
 #[derive(Debug)]
@@ -97,6 +101,39 @@ impl World {
 
     pub fn run(&self, words: &str) -> Ran {
         finish(self.command(words))
+    }
+
+    /// The same where nobody reads what it prints.
+    pub fn run_unread(&self, words: &str) -> Ran {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let child = self.command(words).stdout(writer).stderr(Stdio::piped()).spawn().expect("it starts");
+        ran(child.wait_with_output().expect("it ends"))
+    }
+
+    /// The same by somebody whom permissions stop, who may do all in the stash but in the folders `closed`. `None`
+    /// where no such one can run the binary.
+    pub fn run_barred(&self, words: &str, closed: &[PathBuf]) -> Option<Ran> {
+        let open = |path: &Path| drop(fs::set_permissions(path, fs::Permissions::from_mode(0o777)));
+        open(self.folder.path());
+        open(&self.path("stash"));
+        each(&self.path("stash"), &mut |path| open(path));
+        closed.iter().for_each(|path| {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o555)).expect("closed");
+        });
+        let mut command = self.command(words);
+        if rustix::process::geteuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let output = command.output();
+        closed.iter().for_each(|path| open(path));
+        match output {
+            Ok(output) => Some(ran(output)),
+            Err(error) => {
+                eprintln!("skipped: whom permissions stop cannot run the binary: {error}");
+                None
+            }
+        }
     }
 
     /// The binary with its pipes at hand.
@@ -209,6 +246,17 @@ pub fn sums_of(ndjson: &str) -> Sums {
     sums
 }
 
+/// Everything below a folder, folders too.
+fn each(folder: &Path, found: &mut dyn FnMut(&Path)) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        found(&path);
+        if path.is_dir() {
+            each(&path, found);
+        }
+    }
+}
+
 fn walk(folder: &Path, found: &mut dyn FnMut(&Path)) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries {
@@ -218,7 +266,10 @@ fn walk(folder: &Path, found: &mut dyn FnMut(&Path)) {
 }
 
 pub fn finish(mut command: Command) -> Ran {
-    let output = command.output().expect("it runs");
+    ran(command.output().expect("it runs"))
+}
+
+fn ran(output: Output) -> Ran {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
@@ -240,12 +291,17 @@ impl Running {
 
     /// Reads stderr until `wanted` batches were accepted.
     pub fn until_accepted(&mut self, wanted: usize) {
-        let mut accepted = 0;
-        let mut line = String::new();
-        while accepted < wanted {
-            line.clear();
+        (0..wanted).for_each(|_| drop(self.until_said("accepted [")));
+    }
+
+    /// Reads stderr up to and including the next line that holds `wanted`, and gives that line.
+    pub fn until_said(&mut self, wanted: &str) -> String {
+        loop {
+            let mut line = String::new();
             assert_ne!(self.err.read_line(&mut line).expect("readable"), 0, "it ended too early");
-            accepted += usize::from(line.contains("accepted ["));
+            if line.contains(wanted) {
+                return line;
+            }
         }
     }
 

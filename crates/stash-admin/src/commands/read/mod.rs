@@ -10,7 +10,9 @@
 //!   What is no regular file, such as `/dev/null`, is written in place.
 //! - Whoever reads without a consumer holds nothing, and may be overtaken by a deletion: the gap is named. Any other
 //!   error says how far the consumer acknowledged and how far the output is good.
-//! - Ctrl-C ends between two batches, and completes a Parquet file.
+//! - Ctrl-C and SIGTERM end between two batches, with exit code 130 unless all was read by then. What is not whole does not
+//!   look whole: a Parquet file is completed, so that it can be read, and stays beside its name. A consumer's takes its
+//!   name all the same: what is in it is acknowledged, and may be nowhere else.
 
 mod target;
 
@@ -24,10 +26,10 @@ use arrow::datatypes::{Schema, SchemaRef};
 use serde_json::json;
 use stash::{Absence, Bill, CatalogError, Delivery, Frontier, Misuse, Requests, Sink, Subscription, TryNext};
 
-use self::target::Target;
+use self::target::{Naming, Target};
 use crate::{
     cli::{ReadArgs, Start},
-    failure::Refusal,
+    failure::{Interrupted, Refusal},
     formats::Format,
     interrupt::Interrupt,
     output::{self, Output},
@@ -121,17 +123,21 @@ impl<'a> Reading<'a> {
     async fn run(mut self, interrupt: &Interrupt, out: Output) -> anyhow::Result<()> {
         match self.read(interrupt).await {
             Ok(()) => self.say(out),
+            Err(error) if error.is::<Interrupted>() => Err(error),
             Err(error) => Err(self.stopped(error)),
         }
     }
 
     async fn read(&mut self, interrupt: &Interrupt) -> anyhow::Result<()> {
         let target = self.sink.upper().await?;
-        while !interrupt.came() && self.args.limit_batches.is_none_or(|limit| self.batches < limit.get()) {
+        while self.args.limit_batches.is_none_or(|limit| self.batches < limit.get()) {
+            if interrupt.came() && !self.has_all_below(target) {
+                return Err(self.interrupted().await?.into());
+            }
             let next = if self.args.follow {
                 tokio::select! {
                     next = self.subscription.next() => next?,
-                    () = interrupt.wait() => break,
+                    () = interrupt.wait() => continue,
                 }
             } else {
                 self.next_present(target).await?
@@ -147,8 +153,46 @@ impl<'a> Reading<'a> {
             }
         }
         self.target.begin(&full_schema(self.sink))?;
-        self.target.finish()?;
+        self.target.finish(Naming::Whole)?;
         self.acknowledge().await
+    }
+
+    /// Whether all that was asked for is read, if the chain stood at `target` when that began.
+    fn has_all_below(&self, target: Frontier) -> bool {
+        let at = self.subscription.position();
+        at.is_empty() || (!self.args.follow && at >= target)
+    }
+
+    /// Ends where a signal came, and says how far it got and where that is.
+    ///
+    /// SUBTLE: what a consumer acknowledges is deleted from the store. Its file is complete, has its name and is durable
+    /// before that, as it would be at the end.
+    async fn interrupted(&mut self) -> anyhow::Result<Interrupted> {
+        if self.batches == 0 {
+            self.target.discard()?;
+            return Ok(Interrupted(Some("nothing was read".to_owned())));
+        }
+        let consumer = self.args.consumer.as_ref();
+        let file = self.target.finish(consumer.map_or(Naming::CutShort, |_| Naming::Whole))?;
+        self.acknowledge().await?;
+        let (name, reached) = (self.sink.name(), self.reached);
+        let holds = file.map(|file| {
+            let batches = output::counted(self.batches, "batch", "batches");
+            format!("{} holds {batches}, up to {reached}, and is not whole", file.display())
+        });
+        Ok(Interrupted(Some(match (consumer, holds) {
+            (None, None) => format!("sink {name} is printed up to {reached}; --from {reached} goes on there"),
+            (None, Some(holds)) => format!("{holds}; --from {reached} goes on there, into another file"),
+            (Some(consumer), None) => {
+                format!(
+                    "consumer {consumer} acknowledged what was printed, up to {reached}, and goes on there"
+                )
+            }
+            (Some(consumer), Some(holds)) => format!(
+                "{holds}; keep it: consumer {consumer} acknowledged what it holds, which may be nowhere else, and \
+                 goes on at {reached}, into another file"
+            ),
+        })))
     }
 
     /// Says how far this got before `error`, and what of it is good.

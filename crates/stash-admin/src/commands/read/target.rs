@@ -14,8 +14,17 @@ use crate::{
     cli::ReadArgs,
     failure::Refusal,
     formats::{BatchWriter, Format, batch_writer},
-    output,
+    output::{self, Stream},
 };
+
+/// What a file is called at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// As was asked for.
+    Whole,
+    /// As while it was written: it does not hold all that it was to hold.
+    CutShort,
+}
 
 /// Whether `path` is there and is neither file nor folder: a device or a pipe, which nothing is lost from.
 fn is_special(path: &Path) -> bool {
@@ -48,14 +57,14 @@ pub(super) struct Target {
 impl Target {
     pub(super) fn open(output: Option<PathBuf>, format: Format) -> anyhow::Result<Target> {
         let Some(path) = output else {
-            let writer = batch_writer(format, io::stdout());
+            let writer = batch_writer(format, Stream(io::stdout()));
             return Ok(Target { writer, format, file: None, name: "stdout".to_owned(), begun: false });
         };
         let name = path.display().to_string();
         if is_special(&path) {
             let opened = OpenOptions::new().write(true).open(&path);
             let file = opened.with_context(|| format!("{name} cannot be opened"))?;
-            let writer = batch_writer(format, file);
+            let writer = batch_writer(format, Stream(file));
             return Ok(Target { writer, format, file: None, name, begun: false });
         }
         if path.symlink_metadata().is_ok() {
@@ -68,6 +77,13 @@ impl Target {
             Format::Parquet => path.with_added_extension("partial"),
             Format::Csv | Format::Ndjson => path.clone(),
         };
+        if at != path && at.symlink_metadata().is_ok() {
+            return Err(Refusal::fix_call(format!(
+                "{} is left of a read that was interrupted or died; move or remove it, or name another file",
+                at.display()
+            ))
+            .into());
+        }
         let file = (OpenOptions::new().write(true).create_new(true).open(&at))
             .with_context(|| format!("{} cannot be created", at.display()))?;
         let writer = batch_writer(format, file.try_clone().with_context(|| name.clone())?);
@@ -123,20 +139,27 @@ impl Target {
         Ok((updates, true))
     }
 
-    /// Completes the output and makes it durable.
-    pub(super) fn finish(&mut self) -> anyhow::Result<()> {
+    /// Completes the output and makes it durable. Gives the file as it is called now, if it is one.
+    pub(super) fn finish(&mut self, naming: Naming) -> anyhow::Result<Option<PathBuf>> {
         let finished = self.writer.finish();
         self.doing(finished)?;
-        let Some((file, at, path)) = self.file.take() else { return Ok(()) };
+        let Some((file, at, path)) = self.file.take() else { return Ok(None) };
         self.doing(file.sync_all())?;
-        if at != path {
+        if naming == Naming::Whole && at != path {
             // SUBTLE: a link never replaces anything, so a file that somebody made meanwhile is not lost.
             self.doing(std::fs::hard_link(&at, &path))?;
             self.doing(std::fs::remove_file(&at))?;
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        self.doing(synced)
+        self.doing(synced)?;
+        Ok(Some(if naming == Naming::Whole { path } else { at }))
+    }
+
+    /// Takes away a file that nothing was printed into.
+    pub(super) fn discard(&mut self) -> anyhow::Result<()> {
+        let Some((_, at, _)) = self.file.take() else { return Ok(()) };
+        self.doing(std::fs::remove_file(at))
     }
 }
 
