@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use stash_batch::{BatchReader, verdict};
+use stash_blob::BlobEntryKind;
 use stash_catalog::{BatchRow, HistoryFilter, HistoryRow, IncarnationRow, SinkRow};
 use stash_chain::{Verdict, Why, invariants};
 use stash_types::{BlobKey, BlobPrefix, Frontier, PartKey, ShardId, SinkId};
@@ -83,7 +84,8 @@ impl Stash {
     pub async fn explain(&self, key: PartKey) -> Result<Explanation> {
         let sink = self.sink_of_shard(key.shard).await?;
         let id = sink.spec.id;
-        let store_bytes = self.store().head(&BlobKey::from(key)).await?;
+        let object = BlobEntryKind::Object(BlobKey::from(key));
+        let store_bytes = self.store().look_again(&[object]).await?.pop().flatten();
         let states = self.catalog().key_states(id, &[key]).await?;
         let fate = match states.first() {
             None => Fate::Foreign,

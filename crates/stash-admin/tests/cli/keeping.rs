@@ -78,6 +78,28 @@ fn audit_accounts_for_every_byte_and_names_what_is_lost() {
 }
 
 #[test]
+fn what_is_lost_is_found_whatever_stands_in_its_place() {
+    let (world, key) = world();
+    let part = world.path("stash/blobs").join(&key);
+    fs::rename(&part, world.path("part")).expect("moved");
+    for in_its_place in ["a folder", "a link"] {
+        match in_its_place {
+            "a folder" => fs::create_dir(&part).expect("made"),
+            _ => std::os::unix::fs::symlink(world.path("part"), &part).expect("linked"),
+        }
+        let ran = world.run("audit");
+        assert_eq!(ran.code, 1, "{in_its_place}: {}{}", ran.out, ran.err);
+        assert!(ran.out.contains("LOST: 1 object") && ran.out.contains(&key), "{in_its_place}: {}", ran.out);
+        let ran = world.run(&format!("explain {key}"));
+        assert_eq!(ran.code, 1, "{in_its_place}: {}{}", ran.out, ran.err);
+        assert!(ran.out.contains("not in the store"), "{in_its_place}: {}", ran.out);
+        fs::remove_dir(&part).or_else(|_| fs::remove_file(&part)).expect("removed");
+    }
+    fs::rename(world.path("part"), &part).expect("put back");
+    world.at_rest();
+}
+
+#[test]
 fn an_exchanged_part_is_an_alarm_and_no_stranger() {
     let (world, key) = world();
     let blobs = world.path("stash/blobs");

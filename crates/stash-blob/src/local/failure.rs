@@ -20,6 +20,10 @@ pub(super) struct Failure {
 impl Failure {
     /// The error of an operation that surely had no effect.
     pub fn determinate(self, op: &'static str, key: &str) -> BlobError {
+        if matches!(self.errno, Errno::ACCESS | Errno::PERM) {
+            let what = self.what("give this user access to it");
+            return BlobError::Denied { op, key: key.to_owned(), what, source: self.source() };
+        }
         let (advice, retry) = advice(self.errno);
         BlobError::Determinate {
             op,
@@ -61,6 +65,7 @@ fn advice(errno: Errno) -> (&'static str, bool) {
         }
         Errno::NOTDIR => ("it is a file or symbolic link where a folder must be: move it away", false),
         Errno::ISDIR => ("it is a folder where a file must be: move it away", false),
+        Errno::NOSTR => ("it is a pipe, a socket or a device where a file must be: move it away", false),
         Errno::NAMETOOLONG => ("the name is too long for this file system", false),
         Errno::MFILE | Errno::NFILE => ("too many open files: raise the limit", true),
         Errno::NOMEM => ("out of memory", true),
@@ -69,5 +74,20 @@ fn advice(errno: Errno) -> (&'static str, bool) {
         Errno::STALE => ("the folder is no longer there: was it unmounted?", false),
         Errno::NOENT => ("it is gone", false),
         _ => ("refused by the operating system", false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_no_right_to_a_file_is_denied_it_as_by_any_store() {
+        for (errno, denied) in [(Errno::ACCESS, true), (Errno::PERM, true), (Errno::IO, false)] {
+            let failure = Failure { at: PathBuf::from("/b/k"), doing: "opening", errno };
+            let error = failure.determinate("list", "k");
+            assert_eq!(matches!(error, BlobError::Denied { .. }), denied, "{error}");
+            assert!(error.to_string().contains("opening /b/k"), "{error}");
+        }
     }
 }

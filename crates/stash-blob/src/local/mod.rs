@@ -408,33 +408,36 @@ impl Files {
     }
 
     fn head(&self, key: &BlobKey) -> Result<Option<u64>, BlobError> {
-        self.stat("head", key, split(key).1)
+        self.stat(key, split(key).1).map_err(|failure| failure.determinate("head", key.as_str()))
     }
 
-    /// The length of an object or upload that a listing showed.
+    /// The length of an object or upload that a listing showed. What has another thing in its place, as a folder or a
+    /// link, is not there: a listing shows that as what it is.
     fn len_of(&self, kind: &BlobEntryKind) -> Result<Option<u64>, BlobError> {
-        let op = "look again";
-        match kind {
-            BlobEntryKind::Object(key) => self.stat(op, key, split(key).1),
+        let (key, stat) = match kind {
+            BlobEntryKind::Object(key) => (key, self.stat(key, split(key).1)),
             BlobEntryKind::Upload { key, token } if temp::is_token(token) => {
-                self.stat(op, key, &temp::temp_name(split(key).1, token))
+                (key, self.stat(key, &temp::temp_name(split(key).1, token)))
             }
             // No listing of this store shows such an upload, and what is foreign has no path of ours.
-            BlobEntryKind::Upload { .. } | BlobEntryKind::Foreign(_) => Ok(None),
+            BlobEntryKind::Upload { .. } | BlobEntryKind::Foreign(_) => return Ok(None),
+        };
+        match stat {
+            Err(Failure { errno: Errno::ISDIR | Errno::NOTDIR | Errno::LOOP | Errno::NOSTR, .. }) => Ok(None),
+            stat => stat.map_err(|failure| failure.determinate("look again", key.as_str())),
         }
     }
 
     /// The length of the regular file of this name in the folder of `key`, if there is one.
-    fn stat(&self, op: &'static str, key: &BlobKey, file: &str) -> Result<Option<u64>, BlobError> {
-        let fail = |failure: Failure| failure.determinate(op, key.as_str());
-        let chain = self.root.descend(split(key).0).map_err(fail)?;
+    fn stat(&self, key: &BlobKey, file: &str) -> Result<Option<u64>, Failure> {
+        let chain = self.root.descend(split(key).0)?;
         if !chain.whole {
             return Ok(None);
         }
-        match chain.stat(file).map_err(fail)? {
+        match chain.stat(file)? {
             None => Ok(None),
             Some((FileType::RegularFile, len)) => Ok(Some(len)),
-            Some((kind, _)) => Err(fail(chain.failure(file, "looking at", not_a_file(kind)))),
+            Some((kind, _)) => Err(chain.failure(file, "looking at", not_a_file(kind))),
         }
     }
 
@@ -556,7 +559,7 @@ fn not_a_file(kind: FileType) -> Errno {
     match kind {
         FileType::Directory => Errno::ISDIR,
         FileType::Symlink => Errno::LOOP,
-        _ => Errno::INVAL,
+        _ => Errno::NOSTR,
     }
 }
 

@@ -267,6 +267,29 @@ async fn a_linked_folder_is_refused_by_every_operation() {
     }
     assert_eq!(entries_of(&inside), [file]);
     assert_eq!(listing(&store).await, [BlobEntryKind::Foreign(shard)]);
+    let again = store.look_again(&[BlobEntryKind::Object(key(1))]).await.expect("looked");
+    assert_eq!(again, [None], "no listing shows it");
+}
+
+#[tokio::test]
+async fn what_has_another_thing_in_its_place_is_not_there_when_it_is_looked_for_again() {
+    let (folder, store) = fresh();
+    let keys: Vec<BlobKey> = (1..=5).map(key).collect();
+    for one in &keys {
+        store.put_new(one, chunk("x")).await.expect("a PUT");
+    }
+    let at = |n: usize| folder.path().join(keys[n].as_str());
+    keys.iter().skip(1).enumerate().for_each(|(n, _)| std::fs::remove_file(at(n + 1)).expect("removed"));
+    std::fs::create_dir(at(1)).expect("a folder");
+    symlink(at(0), at(2)).expect("a link");
+    mkfifo(&at(3));
+    let objects: Vec<_> = keys.into_iter().map(BlobEntryKind::Object).collect();
+    assert_eq!(store.look_again(&objects).await.expect("looked"), [Some(1), None, None, None, None]);
+}
+
+fn mkfifo(at: &std::path::Path) {
+    let made = Command::new("mkfifo").arg(at).status().expect("mkfifo runs");
+    assert!(made.success());
 }
 
 #[tokio::test]
