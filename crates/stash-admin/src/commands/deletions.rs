@@ -34,7 +34,7 @@ impl Deletions {
 pub(super) fn refused(deferred: u64) -> Option<String> {
     (deferred > 0).then(|| {
         format!(
-            "{} refused for now; the deletion queue keeps them, and whoever opens the stash goes on",
+            "{} refused for now; the deletion queue keeps them, and whoever opens the stash to change something goes on",
             output::counted(deferred, "delete was", "deletes were")
         )
     })

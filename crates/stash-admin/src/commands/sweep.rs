@@ -128,11 +128,12 @@ async fn apply(stash: &Stash, path: &Path, args: &SweepArgs, out: Output) -> any
     };
     let report = stash.apply_plan(&mut open()?, options, progress).await?;
     drop(meter);
-    // What cannot be deleted now stays in the queue, and whoever opens the stash next goes on.
-    let deferred = match args.commit {
-        true => stash.drain_deletions().await?.deferred,
-        false => 0,
-    };
+    let mut deferred = 0;
+    if args.commit {
+        stash.drain_deletions().await?;
+        // The queue is asked, not the pass: the deleter in the background may have been refused before it.
+        deferred = stash.catalog().deletions_queued(None).await?;
+    }
     say_applied(path, totals, &report, args, deferred, out)
 }
 
@@ -161,10 +162,11 @@ fn say_applied(
     }
     let path = path.display();
     let verb = if args.commit { "applied" } else { "would apply" };
+    let deleted = if deferred > 0 { "  objects queued for deletion" } else { "  objects deleted" };
     out.line(format!(
         "{verb} {path}\n{}",
         output::pairs(&[
-            ("  objects deleted", tally(*queued, "object", "objects")),
+            (deleted, tally(*queued, "object", "objects")),
             ("  uploads aborted", tally(*aborted, "upload", "uploads")),
             ("  gone or queued already", output::count(done.entries)),
             ("  kept, since they are no garbage", output::count(kept.all.entries)),

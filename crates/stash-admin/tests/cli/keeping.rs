@@ -295,10 +295,24 @@ fn deletions_that_the_store_refuses_are_said_and_not_counted_as_done() {
     world.run_unread("read s --consumer slow");
     world.run("read s --consumer fast -o fast.csv").ok();
     let folder = world.path("stash/blobs").join(&key).parent().expect("a folder").to_owned();
-    let Some(ran) = world.run_barred("consumers s --forget slow --commit", &[folder]) else { return };
+    let Some(ran) = world.run_barred("consumers s --forget slow --commit", std::slice::from_ref(&folder))
+    else {
+        return;
+    };
     let text = ran.ok();
     assert!(text.contains("forgot consumer slow") && text.contains(refused), "{text}");
-    assert_eq!(world.blobs(), [key]);
+    assert_eq!(world.blobs(), [key.as_str()]);
+
+    let orphan = orphans(&world, &key, 1).remove(0);
+    world.run("sweep --plan a.plan").ok();
+    let Some(ran) = world.run_barred("sweep --plan a.plan --commit", &[folder]) else { return };
+    let text = ran.ok();
+    // Of the part before and of this.
+    assert!(
+        text.contains("2 deletes were refused for now") && text.contains("objects queued for deletion"),
+        "{text}"
+    );
+    assert!(world.blobs().contains(&orphan));
 }
 
 #[test]

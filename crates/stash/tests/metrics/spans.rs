@@ -104,6 +104,9 @@ async fn story() {
 fn operations_are_spans_that_name_their_sink_and_decisions_are_events() {
     let notes = Notes::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    // SUBTLE: a second one. While there is but one, a place that another test's thread comes to first is asked of that
+    // thread's subscriber, which is none, and is silent from then on in this thread, too.
+    let _second = tracing::Dispatch::new(notes.clone());
     tracing::subscriber::with_default(notes.clone(), || runtime.block_on(story()));
     let said = notes.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let names: BTreeSet<&str> = said.iter().map(|said| said.what.as_str()).collect();
