@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema};
+use futures::StreamExt;
 use stash::{
-    Error, ErrorKind, Frontier, HeadStatus, IncarnationState, Launch, Mint, OpenOptions, Opened, Outcome,
-    SinkSpec, StartAt, SystemClock, SystemIds,
+    BlobEntryKind, BlobKey, BlobPrefix, Error, ErrorKind, Frontier, HeadStatus, IncarnationState, Launch,
+    Mint, OpenOptions, Opened, Outcome, SinkSpec, StartAt, SystemClock, SystemIds,
 };
 use stash_catalog::{SqliteCatalog, testing::ManualClock};
 use stash_tests::{World, assert_same, content_of, delivered_until, in_time, schema, small, updates};
 
-use crate::{Update, many, mint, open, write, write_all};
+use crate::{Update, many, mint, noise, open, write, write_all};
 
 fn spec() -> SinkSpec {
     SinkSpec::new("rows", schema()).expect("sound")
@@ -316,4 +317,41 @@ async fn what_is_released_is_deleted_though_nobody_asks_for_it() {
     incarnation.close("done").await.expect("closes");
     drop((chain, consumer));
     world.close([sink.stash().clone()]).await;
+}
+
+#[tokio::test]
+async fn what_a_session_that_looks_writes_and_gives_up_is_queued_for_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("file://{}", folder.path().display());
+    let options = || OpenOptions::new(url.as_str()).config(small(0));
+    let stash = options().open().await.expect("made");
+    stash.declare_sink(spec()).await.expect("declared");
+    stash.close().await.expect("it closes");
+
+    let looking = options().look().open().await.expect("it opens");
+    let sink = looking.sink("rows").await.expect("declared");
+    let (incarnation, mut chain) = open(&sink, "a", 1).await;
+    let minted = mint(&mut chain, 1);
+    let mut share = incarnation.worker(0).expect("local").share(minted).expect("it opens");
+    share.push(updates(&sink, &[((1, noise(1, 100)), 0, 1)])).await.expect("taken");
+    drop(share.finish().await);
+    drop((incarnation, chain, sink));
+    let drained = looking.close().await.expect("it closes");
+    assert_eq!(drained.deleted, 0);
+
+    let parts = || async {
+        let looking = options().look().open().await.expect("it opens");
+        let queued = looking.catalog().deletions_queued(None).await.expect("counted");
+        let mut listing = looking.store().list(BlobPrefix::All);
+        let mut parts = 0;
+        while let Some(entry) = listing.next().await {
+            parts += u64::from(entry.expect("listed").kind != BlobEntryKind::Object(BlobKey::stash_json()));
+        }
+        drop(listing);
+        looking.close().await.expect("it closes");
+        (queued, parts)
+    };
+    assert_eq!(parts().await, (1, 1), "queued, and not deleted");
+    options().open().await.expect("it opens").close().await.expect("it closes");
+    assert_eq!(parts().await, (0, 0), "whoever may delete does");
 }
