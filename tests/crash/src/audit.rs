@@ -110,12 +110,7 @@ pub async fn audit(world: &World) -> anyhow::Result<Audit> {
 /// Audits a world whose batches expired: the sink stands, nothing of its chain is left, and who asks for its
 /// beginning is told so.
 pub async fn audit_expired(world: &World) -> anyhow::Result<()> {
-    let seen = inventory(&world.stash()).await?;
-    ensure!(
-        seen.sinks == 1 && seen.queued == 0 && seen.referenced.is_empty() && seen.listed.is_empty(),
-        "left after all expired: {seen:?}"
-    );
-    ensure!(seen.others.is_empty(), "left in the store after all expired: {:?}", seen.others);
+    nothing_left(world, 1).await.context("after all expired")?;
     let stash = role::open(&world.stash(), world.setup.lease_secs).await?;
     let sink = stash.sink(SINK).await?;
     let head = sink.head().await?;
@@ -134,12 +129,17 @@ pub async fn audit_expired(world: &World) -> anyhow::Result<()> {
 
 /// Audits a world whose sink was dropped: nothing of it is left.
 pub async fn audit_dropped(world: &World) -> anyhow::Result<()> {
+    nothing_left(world, 0).await.context("after the drop")
+}
+
+/// So many sinks stand, and nothing of any is left in catalog or store.
+async fn nothing_left(world: &World, sinks: usize) -> anyhow::Result<()> {
     let seen = inventory(&world.stash()).await?;
     ensure!(
-        seen.sinks == 0 && seen.queued == 0 && seen.referenced.is_empty() && seen.listed.is_empty(),
-        "left after the drop: {seen:?}"
+        seen.sinks == sinks && seen.queued == 0 && seen.referenced.is_empty() && seen.listed.is_empty(),
+        "left: {seen:?}"
     );
-    ensure!(seen.others.is_empty(), "left in the store after the drop: {:?}", seen.others);
+    ensure!(seen.others.is_empty(), "left in the store: {:?}", seen.others);
     files(&world.stash(), 0)
 }
 
