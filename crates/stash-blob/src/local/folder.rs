@@ -27,7 +27,8 @@ use super::{Step, failure::Failure};
 /// How often a PUT opens its folders anew when deletes remove them under it.
 pub(super) const TRIES_MAX: usize = 100;
 
-const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(super) const FOLDER: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The store's root folder, held open for the store's life.
 #[derive(Debug)]

@@ -344,6 +344,20 @@ async fn what_stash_did_not_write_is_foreign() {
 }
 
 #[tokio::test]
+async fn a_foreign_folder_is_as_large_as_what_lies_below_it() {
+    let (folder, store) = fresh();
+    let foreign = folder.path().join(std::ffi::OsStr::from_bytes(b"k\xfe"));
+    std::fs::create_dir_all(foreign.join("a/b")).expect("folders");
+    for (file, text) in [("one", "1"), ("a/two", "22"), ("a/b/four", "4444")] {
+        std::fs::write(foreign.join(file), text).expect("a file");
+    }
+    symlink(foreign.join("a/b/four"), foreign.join("link")).expect("a link");
+    symlink(&foreign, foreign.join("a/circle")).expect("a link");
+    let entries: Vec<_> = store.list(BlobPrefix::All).try_collect().await.expect("listed");
+    assert_eq!(entries.iter().map(|entry| entry.len).collect::<Vec<_>>(), [7], "{entries:?}");
+}
+
+#[tokio::test]
 async fn folders_go_with_their_last_object() {
     let (folder, store) = fresh();
     for n in [1, 2] {

@@ -2,16 +2,22 @@
 //!
 //! One folder is open at a time, whatever the depth; what waits is a list of folder names. A folder or file
 //! that vanishes meanwhile is passed over: it did not exist during the whole call. Names that can be no
-//! segment of a key, symbolic links and special files are foreign; a foreign folder is one entry and is not
-//! entered.
+//! segment of a key, symbolic links and special files are foreign; a foreign folder is one entry, as large as all files
+//! below it that can be looked at.
+
+use std::os::fd::BorrowedFd;
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, statat},
+    fs::{AtFlags, Dir, FileType, Mode, openat, statat},
     io::Errno,
 };
 use stash_types::BlobKey;
 
-use super::{failure::Failure, folder::Root, temp};
+use super::{
+    failure::Failure,
+    folder::{FOLDER, Root},
+    temp,
+};
 use crate::{BlobEntry, BlobEntryKind};
 
 /// How many directory entries one step of a walk looks at.
@@ -58,6 +64,32 @@ impl Walk {
     }
 }
 
+/// The bytes of all files below the folder `name` in `fd`. What cannot be looked at, or vanishes, counts nothing: whose it
+/// is, nobody here can tell.
+fn bytes_below(fd: BorrowedFd<'_>, name: &[u8]) -> u64 {
+    let opened = openat(fd, name, FOLDER, Mode::empty()).and_then(Dir::new);
+    let mut waiting: Vec<Dir> = opened.into_iter().collect();
+    let mut bytes = 0u64;
+    while let Some(dir) = waiting.last_mut() {
+        let Some(Ok(entry)) = dir.read() else {
+            waiting.pop();
+            continue;
+        };
+        let name = entry.file_name().to_bytes();
+        let Ok(fd) = dir.fd() else { continue };
+        let Ok(stat) = statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => bytes = bytes.saturating_add(u64::try_from(stat.st_size).unwrap_or(0)),
+            FileType::Directory if name != b"." && name != b".." => {
+                let below = openat(fd, name, FOLDER, Mode::empty()).and_then(Dir::new);
+                waiting.extend(below);
+            }
+            _ => {}
+        }
+    }
+    bytes
+}
+
 enum Found {
     Nothing,
     Entry(BlobEntry),
@@ -91,7 +123,12 @@ fn look(root: &Root, dir: &Dir, folder: &str, name: &[u8]) -> Result<Found, Fail
     let key = path.parse::<BlobKey>().ok();
     let (kind, len) = match (FileType::from_raw_mode(stat.st_mode), key) {
         (FileType::Directory, Some(_)) => return Ok(Found::Folder(format!("{path}/"))),
-        (FileType::Directory, None) => (BlobEntryKind::Foreign(format!("{path}/")), 0),
+        (FileType::Directory, None) => {
+            return Ok(Found::Entry(BlobEntry {
+                kind: BlobEntryKind::Foreign(format!("{path}/")),
+                len: bytes_below(fd, name),
+            }));
+        }
         (FileType::RegularFile, Some(key)) => (BlobEntryKind::Object(key), stat.st_size),
         (FileType::RegularFile, None) => {
             let upload = std::str::from_utf8(name).ok().and_then(|name| temp::parse_temp(folder, name));
